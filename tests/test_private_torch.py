@@ -10,6 +10,7 @@ OURS = frozenset(
     {
         "_getframe",  # of sys
         "_exit",  # of os
+        "_showwarnmsg",  # of warnings
         *("_asdict", "_replace"),  # of named tuples
         "_render_traceback_",  # IPython's protocol for exceptions
         *("_ipython_display_", "_repr_html_"),  # its protocols for what shows itself

@@ -366,11 +366,11 @@ class ForwardReplay:
                 call.usage.run([element], CPU, None)
         elif calls:
             dtype, widest = calls[0].added_to
-            places = [call.inputs[0].storage_offset for call in calls]
+            offsets = [call.inputs[0].storage_offset for call in calls]
             numbers = torch.tensor([call.added for call in calls], dtype=widest)
             whole: Any = torch.empty(0, dtype=dtype)
             whole.set_(self.memory.find(storage))
-            whole.index_add_(0, torch.tensor(places), numbers.to(dtype))
+            whole.index_add_(0, torch.tensor(offsets), numbers.to(dtype))
         calls.clear()
 
     def _has_room(self, call: SmallCall) -> bool:

@@ -57,9 +57,10 @@ class RepeatedCalls:
         storages, rows = self._registry.storage_by_tensor, self._rows
         n_before, pattern = len(storages), self._patterns.get(key)
         if pattern is None:
-            start = len(rows.waiting)
+            start, n_written = len(rows.waiting), len(rows.words)
             returned = call(func, args)
-            pattern = self._learn(numbers, n_before, start, returned)
+            if len(rows.words) == n_written:  # its rows are all waiting
+                pattern = self._learn(numbers, n_before, rows.waiting[start:], returned)
             if pattern is not None:
                 self._patterns[key] = pattern
             return returned
@@ -107,19 +108,15 @@ class RepeatedCalls:
         return tuple(parts) if storage is not None else None
 
     def _learn(
-        self, numbers: Sequence[int], n_before: int, start: int, returned: object
+        self, numbers: Sequence[int], n_before: int, words: list[int], returned: object
     ) -> Pattern | None:
-        """Return the pattern of the rows just written; None if it has none."""
+        """Return the pattern of the rows just written; None if they have none."""
         registry, entries = self._registry, self._rows.entries
         storages = registry.storage_by_tensor
         new = range(n_before, len(storages))
         of_first = storages[numbers[0]]
         index_by_number = {n: i for i, n in enumerate((*numbers, *new), N_SHARED)}
-        words, signatures, indices = (
-            self._rows.waiting[start:],
-            list[int](),
-            list[int](),
-        )
+        signatures, indices = list[int](), list[int]()
         n_fields = N_SHARED + len(index_by_number)
         while words:
             entry = entries[words[0]]
@@ -131,10 +128,10 @@ class RepeatedCalls:
             if entry.allowed or not (is_view or entry.kind == Kind.IN_PLACE):
                 return None
             words = words[end:]
-        seen = registry.seen_by_id.get(id(returned)) if new else None
         is_known = signatures and -1 not in indices
         if not is_known or any(storages[n] != of_first for n in new):
             return None
-        view = seen[2] if seen is not None and seen[0] in new else None
+        _, _, view = registry.seen_by_id.get(id(returned), (0, None, None))
+        is_view = isinstance(returned, Tensor) and bool(new)
         arrange = itemgetter(*indices)
-        return Pattern(len(new), tuple(signatures), arrange, view)
+        return Pattern(len(new), tuple(signatures), arrange, view if is_view else None)
