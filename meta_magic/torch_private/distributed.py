@@ -335,6 +335,16 @@ def find_saver() -> tuple[Any, str]:
     return state_dict_saver, "_save_state_dict"
 
 
+def find_check_of_plans() -> tuple[Any, str]:
+    """Return DCP's function that checks whether shards make up whole tensors.
+
+    Without it a checkpoint that is left out fails where not all ranks are recorded.
+    """
+    from torch.distributed.checkpoint import default_planner  # noqa: PLC0415
+
+    return default_planner, "_validate_global_plan"
+
+
 def find_later_savers() -> list[tuple[Any, str]]:
     """Return the function ``async_save``, where it can be called.
 

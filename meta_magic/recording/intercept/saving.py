@@ -85,7 +85,8 @@ class Saver:
 
     In a world a file that cannot be right is left out with a note (``unwritten``), as
     the script is recorded for several ranks; ``on_unwritten`` is called with its path
-    and what ``torch.save`` was to write.
+    and what ``torch.save`` was to write. Where ``write_blank`` is set, it is called
+    instead, with the file.
     """
 
     def __init__(
@@ -97,9 +98,13 @@ class Saver:
         self.saved: list[Path] = []
         self.unwritten: list[Path] = []
         self.on_unwritten: Callable[[Path, object], object] = lambda *_: None
+        self.write_blank: Callable[[Any, object], None] | None = None
 
     def leave_out(self, file: Any, error: Exception, value: object = None) -> None:
         """Note that a file is left out; raise the error where that is impossible."""
+        if self.write_blank is not None:
+            self.write_blank(file, value)
+            return
         is_path = isinstance(file, (str, PathLike))
         path = file if is_path else getattr(file, "name", None)
         if not (self._in_world and isinstance(path, (str, PathLike))):

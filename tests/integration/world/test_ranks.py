@@ -418,6 +418,44 @@ def test_a_checkpoint_of_what_other_ranks_send_is_left_out(script, tmp_path):
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
 
+RESUMES = f"""{BEGIN}
+import sys, torch.distributed.checkpoint as dcp
+from torch.distributed.tensor import DTensor, Shard, init_device_mesh
+shard = torch.ones(200, 100)
+if sys.argv[2:]:
+    dist.all_reduce(shard)
+mesh = init_device_mesh("cpu", (world,))
+state = {{"weight": DTensor.from_local(shard, mesh, [Shard(0)]), "step": 3}}
+dcp.save(state, checkpoint_id=sys.argv[1])
+state["step"] = 0
+dcp.load(state, checkpoint_id=sys.argv[1])
+assert state["step"] == 3
+"""
+
+
+@pytest.mark.parametrize("ranks", ["all", "0,2"])
+def test_a_checkpoint_that_is_left_out_sends_what_a_written_one_does(
+    script, tmp_path, ranks
+):
+    path, folders = script(RESUMES), (tmp_path / "saved", tmp_path / "left_out")
+    written = record_ranks(path, 3, "all", args=[str(folders[0])])
+    left_out = record_ranks(path, 3, ranks, args=[str(folders[1]), "sum"])
+    assert folders[0].exists()
+    assert not folders[1].exists()
+    for rank, trace in left_out.items():
+        assert trace.error is None
+        own = [(one.kind, one.root) for one in written[rank].sent]
+        assert [(one.kind, one.root) for one in trace.sent[1:]] == own
+    assert len(own) > 10
+
+
+def test_a_rank_that_no_other_sends_the_plan_of_a_checkpoint_goes_on(tmp_path):
+    text = RESUMES.replace("sys.argv", repr(["", str(tmp_path / "saved"), "sum"]))
+    with record(world=3, rank=2) as trace:
+        exec(text.partition("state[")[0], {"__name__": "__main__"})
+    assert any("no file is written" in note.text for note in trace.notes)
+
+
 CHECKPOINTS = """
 import sys
 from pathlib import Path

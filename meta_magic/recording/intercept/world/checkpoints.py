@@ -11,18 +11,25 @@ import os
 import pickle
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from copy import copy
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, futures, serialization
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import LoadItemType
 
 from meta_magic.errors import MissingValueError, WorldError
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.intercept.saving import Saver
+from meta_magic.recording.intercept.world.skeletons import CountedFile, measure_saved
 from meta_magic.torch_private.distributed import (
+    find_check_of_plans,
     find_later_savers,
     find_loader,
     find_saver,
@@ -38,9 +45,11 @@ from meta_magic.trace.world import Peers, describe_ranks
 
 SAVE: Final = "torch.distributed.checkpoint.save"
 NOT_READ: Final = (
-    "no values are loaded: the checkpoint {} was left out before; the tensors stay as "
-    "they are"
+    "no tensors are loaded: the checkpoint {} was left out before; they stay as they "
+    "are"
 )
+BLANK: Final = bytes(2**20)
+
 UNWRITTEN: Final = "unwritten-{}"
 """The file in which a rank says what it left out, for when all ranks have ended."""
 
@@ -105,6 +114,34 @@ def remove_unwritten(folder: Path) -> None:
         Unwritten(*joined).remove()
 
 
+class NoFiles:
+    """Stands for the files of a checkpoint that is left out; only folders are made.
+
+    Args:
+        plain: DCP's own files.
+    """
+
+    def __init__(self, plain: Any) -> None:
+        self._plain = plain
+        self.rename = self.rm_file = lambda *_: None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plain, name)
+
+    @contextmanager
+    def create_stream(self, *_: object) -> Iterator[CountedFile]:
+        """Open no file."""
+        yield CountedFile()
+
+
+def write_blank(file: Any, value: object) -> None:
+    """Write as many bytes as ``torch.save`` does."""
+    whole, rest = divmod(measure_saved(value), len(BLANK))
+    for _ in range(whole):
+        file.write(BLANK)
+    file.write(BLANK[:rest])
+
+
 class Checkpoints(Replacements):
     """Checks what is saved, within the block.
 
@@ -129,11 +166,13 @@ class Checkpoints(Replacements):
         self._saver = saver
         self._watched: list[Any] = []
         self._unwritten = Unwritten([], saver.saved, saver.unwritten)
+        self._kept: dict[Path, tuple[Any, Mapping[str, object]]] = {}
 
     def __enter__(self) -> None:
         for (module, name), method in (
             (find_saver(), self._save),
             (find_loader(), self._load),
+            (find_check_of_plans(), self._check_plans),
             ((os, "mkdir"), self._make_folder),
         ):
             self.replace_here(module, {name: method})
@@ -171,39 +210,65 @@ class Checkpoints(Replacements):
         if isinstance(path, (str, os.PathLike)):
             self._unwritten.made.append(Path(path).resolve())
 
-    def _save(
-        self,
-        plain: Callable[..., Any],
-        state_dict: Mapping[str, Any],
-        storage_writer: Any,
-        process_group: Any = None,
-        coordinator_rank: int = 0,
-        no_dist: bool = False,  # noqa: FBT001, FBT002  torch's signature
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
+    def _save(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Save a checkpoint, or run all of that but the writing of files."""
+        bound = inspect.signature(plain).bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        writer = given["storage_writer"]
+        ranks = [] if given["no_dist"] else list_ranks(given["process_group"])
         try:
-            self._check_all(state_dict, [] if no_dist else list_ranks(process_group))
+            self._check_all(given["state_dict"], ranks)
         except (MissingValueError, WorldError) as error:
-            path = getattr(storage_writer, "path", "")
-            if isinstance(path, Path):  # the script may write other files there
-                path.mkdir(parents=True, exist_ok=True)
-            return self._saver.leave_out(path, error)
-        given = state_dict, storage_writer, process_group, coordinator_rank, no_dist
-        return plain(*given, *args, **kwargs)
+            path = getattr(writer, "path", "")
+            self._saver.leave_out(path, error)
+            root = ranks[given["coordinator_rank"]] if ranks else self._rank
+            is_answered = self._peers is not None or root == self._rank
+            if not (is_answered and hasattr(writer, "fs")):  # as torch's writers have
+                return None
+        else:
+            return plain(*args, **kwargs)
+        given["storage_writer"] = writer = copy(writer)
+        writer.fs, writer.sync_files = NoFiles(writer.fs), False
+        planner = given["planner"] = given["planner"] or DefaultSavePlanner()
+        self._saver.write_blank = write_blank
+        try:
+            metadata = plain(*bound.args, **bound.kwargs)
+        finally:
+            self._saver.write_blank = None
+        self._kept[Path(path).resolve()] = metadata, getattr(planner, "state_dict", {})
+        return metadata
 
-    def _load(
-        self,
-        plain: Any,
-        state_dict: Any,
-        storage_reader: Any,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        path = Path(getattr(storage_reader, "path", "")).resolve()
-        if path in self._unwritten.paths:
-            return self._saver.note("save", NOT_READ.format(path))
-        return plain(state_dict, storage_reader, *args, **kwargs)
+    def _load(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Load a checkpoint; of one that was left out only what is in no tensor."""
+        bound = inspect.signature(plain).bind(*args, **kwargs)
+        reader = bound.arguments["storage_reader"]
+        path = Path(getattr(reader, "path", "")).resolve()
+        if path not in self._unwritten.paths:
+            return plain(*args, **kwargs)
+        self._saver.note("save", NOT_READ.format(path))
+        if path not in self._kept:
+            return None
+        metadata, kept = self._kept[path]
+
+        def read(plan: Any, planner: Any) -> Any:
+            for item in plan.items:
+                if item.type == LoadItemType.BYTE_IO:
+                    file = BytesIO()
+                    serialization.save(kept[item.dest_index.fqn], file)
+                    file.seek(0)
+                    planner.load_bytes(item, file)
+            done: futures.Future[None] = futures.Future()
+            done.set_result(None)
+            return done
+
+        reader = bound.arguments["storage_reader"] = copy(reader)
+        reader.read_metadata, reader.read_data = lambda: metadata, read
+        return plain(*bound.args, **bound.kwargs)
+
+    def _check_plans(self, plain: Callable[..., Any], plans: Any, whole: Any) -> Any:
+        """Check a plan; not of what is left out, where ranks may not be recorded."""
+        return plain(plans, Metadata({}) if self._saver.write_blank else whole)
 
     def _check_all(self, state_dict: Mapping[str, Any], ranks: Iterable[int]) -> None:
         """Raise if a rank that takes part, or what another one sends, is not known."""
