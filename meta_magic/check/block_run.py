@@ -35,7 +35,7 @@ from meta_magic.check.records import (
 )
 from meta_magic.errors import CheckError, WorldError
 from meta_magic.ranks.nursery import run_side_by_side
-from meta_magic.ranks.recorded_ranks import enter_main, find_mismatches, read_ranks
+from meta_magic.ranks.recorded_ranks import enter_main, find_mismatches
 from meta_magic.session.record import record
 from meta_magic.session.recording import Recording
 from meta_magic.trace.notes import CellSource
@@ -43,7 +43,7 @@ from meta_magic.trace.options import LIMITS, N_VALUES, Options, ValueLimits
 from meta_magic.trace.rerun import Rerun, list_names, make_call_rerun, make_rerun
 from meta_magic.trace.sent import SentCalls
 from meta_magic.trace.trace import Trace
-from meta_magic.trace.world import Peers, read_world
+from meta_magic.trace.world import Peers, read_ranks, read_world
 from meta_magic.trials.sandbox import Refused, enter_sandbox
 
 

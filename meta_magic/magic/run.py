@@ -199,15 +199,21 @@ def read_options(line: Any) -> "Options":
     """Return the options of a recording."""
     from meta_magic.session.record import record  # noqa: PLC0415  needs torch
     from meta_magic.torch_private.distributed import has_group  # noqa: PLC0415  as well
+    from meta_magic.trace.world import read_ranks  # noqa: PLC0415  as well
 
     shared = ("as_device", "assume", "named", "check_values", "check", "world", "rank")
     given = {name: getattr(line, name) for name in (*shared, "per_node", "dims")}
     limits, cache = read_limits(line), not line.no_cache
     try:
         chosen = record(cache=cache, limits=limits, params=line.params, **given)
+        world = chosen.options.world
+        if line.ranks is not None and world is not None:
+            read_ranks(line.ranks, world.size)
     except ValueError as error:
         raise UsageError(f"%%meta: {error}") from None
-    if chosen.options.world is not None and has_group():
+    if line.ranks is not None and world is None:
+        raise UsageError("%%meta: --ranks needs --world: how many processes are there?")
+    if world is not None and has_group():
         raise UsageError(
             "%%meta --world: this process is in a process group already: call "
             "torch.distributed.destroy_process_group() before"

@@ -25,7 +25,7 @@ from meta_magic.trace.options import Options
 from meta_magic.trace.sent import MESSAGES, Sent
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_bytes
-from meta_magic.trace.world import Peers, describe_ranks, read_world
+from meta_magic.trace.world import Peers, describe_ranks, read_ranks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -326,25 +326,3 @@ def enter_main(path: Path, args: Sequence[str]) -> ModuleType:
     sys.argv = [str(path), *args]
     sys.path.insert(0, str(path.parent))
     return main
-
-
-def read_ranks(ranks: str | Sequence[int], world: int) -> tuple[int, ...]:
-    """Return the ranks that a user names, in order.
-
-    Raises:
-        ValueError: There is no such rank.
-    """
-    if ranks == "differing":
-        return tuple(sorted({0, min(1, world - 1), world - 1}))
-    if ranks == "all":
-        return tuple(range(world))
-    if isinstance(ranks, str):
-        try:
-            ranks = [int(part) for part in ranks.split(",")]
-        except ValueError:
-            raise ValueError(
-                f'ranks are "differing", "all" or numbers as "0,7", not {ranks!r}'
-            ) from None
-    for rank in ranks:
-        read_world(world, rank)
-    return tuple(sorted({*ranks}))

@@ -177,12 +177,6 @@ TIMEOUT: Final = "_get_default_timeout"
 SET_TIMEOUT: Final = "_set_pg_timeout"
 """The function that asks for the class of NCCL's groups, which some builds lack."""
 
-MESSAGE: Final = "_get_msg_dict"
-"""The function of ``c10d_logger`` that asks NCCL for its version when a call fails.
-
-Where torch is built without NCCL, its own error replaces that of the call.
-"""
-
 
 def has_group() -> bool:
     """Whether this process is in a process group."""

@@ -94,6 +94,28 @@ def read_world(
     return World(size, rank, per_node)
 
 
+def read_ranks(ranks: str | Sequence[int], world: int) -> tuple[int, ...]:
+    """Return the ranks that a user names, in order.
+
+    Raises:
+        ValueError: There is no such rank.
+    """
+    if ranks == "differing":
+        return tuple(sorted({0, min(1, world - 1), world - 1}))
+    if ranks == "all":
+        return tuple(range(world))
+    if isinstance(ranks, str):
+        try:
+            ranks = [int(part) for part in ranks.split(",")]
+        except ValueError:
+            raise ValueError(
+                f'ranks are "differing", "all" or numbers as "0,7", not {ranks!r}'
+            ) from None
+    for rank in ranks:
+        read_world(world, rank)
+    return tuple(sorted({*ranks}))
+
+
 def read_environment() -> tuple[int | None, int | None, int | None]:
     """Return size, rank and processes of a machine by the environment, None if unset.
 

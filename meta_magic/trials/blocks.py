@@ -261,15 +261,17 @@ def set_sizes(block: ast.Module, sizes: Mapping[str, int]) -> ast.Module:
     """Return a block in which names have other values.
 
     Each statement that binds such a name is followed by an assignment of the new value;
-    a loop over the name begins with that assignment.
+    a loop over the name begins with that assignment; ``:=`` assigns the new value.
     """
     _resize(block, sizes)
     return ast.fix_missing_locations(block)
 
 
 def _resize(node: Any, sizes: Mapping[str, int]) -> None:
+    if isinstance(node, ast.NamedExpr) and node.target.id in sizes:
+        node.value = ast.Constant(sizes[node.target.id])
     for name, value in ast.iter_fields(node):
-        nodes = value if isinstance(value, list) else []
+        nodes = value if isinstance(value, list) else [value]
         for item in nodes:
             if isinstance(item, ast.AST) and not isinstance(item, SCOPES):
                 _resize(item, sizes)
@@ -320,11 +322,11 @@ def find_numbers(block: ast.Module, name: str) -> list[ast.Constant]:
 def _list_assigned(block: ast.AST) -> Iterator[tuple[str, ast.Constant]]:
     """Yield the names that are assigned a constant outside of functions."""
     for node in ast.iter_child_nodes(block):
-        if isinstance(node, (ast.Assign, ast.AnnAssign)):
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)):
             for name, value in list_named(node):
                 if isinstance(value, ast.Constant):
                     yield name, value
-        elif not isinstance(node, SCOPES):
+        if not isinstance(node, SCOPES):
             yield from _list_assigned(node)
 
 
@@ -409,8 +411,9 @@ def list_named(node: ast.AST) -> Iterator[tuple[str, ast.AST | None]]:
     """Yield the names that a node of a syntax tree binds, with their values."""
     if isinstance(node, ast.keyword) and node.arg:
         yield node.arg, node.value
-    elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-        yield node.target.id, node.value
+    elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)):
+        if isinstance(node.target, ast.Name):
+            yield node.target.id, node.value
     elif isinstance(node, ast.Assign):
         for target in node.targets:
             yield from _pair_targets(target, node.value)

@@ -19,7 +19,7 @@ from torch import distributed
 
 from meta_magic.errors import WorldError
 from meta_magic.ranks.nursery import run_side_by_side
-from meta_magic.ranks.recorded_ranks import Ranks, enter_main, read_ranks, record_rank
+from meta_magic.ranks.recorded_ranks import Ranks, enter_main, record_rank
 from meta_magic.replaying.real_rank import RealRank, RealSent
 from meta_magic.replaying.verify import COLUMNS
 from meta_magic.torch_private.distributed import has_group
@@ -28,7 +28,7 @@ from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.sent import Sent
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_bytes
-from meta_magic.trace.world import Peers, describe_ranks
+from meta_magic.trace.world import Peers, describe_ranks, read_ranks
 from meta_magic.trials.blocks import (
     find_bound,
     parse_block,

@@ -22,7 +22,6 @@ from meta_magic.errors import TrialError, WorldError
 from meta_magic.ranks.nursery import run_all
 from meta_magic.ranks.recorded_ranks import (
     find_mismatches,
-    read_ranks,
     read_script,
     record_script,
 )
@@ -32,7 +31,7 @@ from meta_magic.trace.progress import show_line
 from meta_magic.trace.sent import SentCalls
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_line
-from meta_magic.trace.world import Peers
+from meta_magic.trace.world import Peers, read_ranks
 from meta_magic.trials.blocks import Sizes, as_size, find_bound, set_sizes
 from meta_magic.trials.fit import find_sized_device
 from meta_magic.trials.recordings import Recordings

@@ -51,8 +51,13 @@ def test_a_cell_is_recorded_as_several_ranks(shell, capsys):
 
 
 def test_what_cannot_be_recorded_as_other_ranks_is_refused(shell, capsys):
-    shell.run_cell("%%meta -q --world 4 --ranks 9\nx = torch.ones(2)")
-    assert "--ranks: rank 9 is not in a world of 4" in capsys.readouterr().err
+    for line, said in (
+        ("--world 4 --ranks 9", "rank 9 is not in a world of 4"),
+        ("--ranks all", "--ranks needs --world"),
+    ):
+        shell.run_cell(f"%%meta -q {line}\nx = torch.ones(2)")
+        assert said in capsys.readouterr().err
+        assert "x" not in shell.user_ns  # nothing was recorded
     shell.run_cell("%%meta -q\nx = torch.ones(2)")
     with pytest.raises(WorldError, match="only a cell with %%meta --world"):
         shell.user_ns["_meta"].record_ranks()

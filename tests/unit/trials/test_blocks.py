@@ -120,6 +120,8 @@ def run(text, **sizes):
         "B: int = 2\nx = [B]",
         "B = 1\nB += 1\nx = [B]",
         "if True:\n    B = 2\nx = [B]",
+        "x = [B := 2]",
+        "if (B := 2):\n    x = [B]",
         "try:\n    1 / 0\nexcept ZeroDivisionError:\n    B = 2\nx = [B]",
         "match 1:\n    case 1:\n        B = 2\nx = [B]",
         "with open('/dev/null'):\n    B = 2\nx = [B]",

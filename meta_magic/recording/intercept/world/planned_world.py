@@ -12,14 +12,13 @@ from typing import Any, Final
 
 import torch
 from torch import distributed, multiprocessing
-from torch.distributed import c10d_logger, distributed_c10d
+from torch.distributed import distributed_c10d
 from torch.nn.parallel import distributed as data_parallel
 
 from meta_magic.errors import WorldError
 from meta_magic.torch_private.distributed import (
     CHECK_OF_DDP,
     FAKE,
-    MESSAGE,
     NEW_GROUP,
     SET_TIMEOUT,
     TIMEOUT,
@@ -36,7 +35,7 @@ SECONDS: Final = 60.0
 """How long a process waits for a key that another recorded one sets."""
 
 NCCL: Final = (2, 27, 7)
-"""The version of NCCL that a world has; DDP's hook for bfloat16 asks for it."""
+"""The version of NCCL: DDP's hook for bfloat16, and each error of torch, ask for it."""
 
 
 def make_environment(world: World) -> dict[str, str]:
@@ -103,7 +102,6 @@ class PlannedWorld(Replacements):
                 TIMEOUT: lambda *_: distributed_c10d.default_pg_timeout,
             },
         )
-        self.replace_here(c10d_logger, {MESSAGE: lambda *_, **__: {}})
         for module in (distributed, distributed_c10d):
             self.replace_here(
                 module, {"is_nccl_available": lambda _: True, "barrier": wait_for_all}

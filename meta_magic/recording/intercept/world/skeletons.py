@@ -11,7 +11,7 @@ import os
 import pickle
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from os import PathLike
 from pathlib import Path
@@ -31,32 +31,12 @@ NOT_READ: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Blank:
-    """A tensor without values.
-
-    Attributes:
-        shape: Its shape.
-        stride: Its strides.
-        dtype: Its element type.
-        is_parameter: Whether it is a parameter.
-    """
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    is_parameter: bool
-
-    def make(self) -> Tensor:
-        """Return a tensor like it, with uninitialized memory."""
-        made = torch.empty_strided(self.shape, self.stride, dtype=self.dtype)
-        return nn.Parameter(made) if self.is_parameter else made
-
-
-def blank_of(tensor: Tensor) -> Blank:
-    """Return what is kept of a tensor."""
-    is_parameter = isinstance(tensor, nn.Parameter)
-    return Blank(tuple(tensor.shape), tensor.stride(), tensor.dtype, is_parameter)
+def copy_shape(tensor: Tensor, device: torch.device | str = "cpu") -> Tensor:
+    """Return an uninitialized tensor like another one, or such a parameter."""
+    made = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device
+    )
+    return nn.Parameter(made) if isinstance(tensor, nn.Parameter) else made
 
 
 class Skeletons(Replacements):
@@ -90,7 +70,9 @@ class Skeletons(Replacements):
     def keep(self, name: object, value: object) -> None:
         """Keep an object without the values of its tensors."""
         try:
-            text = pickle.dumps(map_nested(Tensor, blank_of, value))
+            with WithoutModes():
+                shapes = map_nested(Tensor, partial(copy_shape, device="meta"), value)
+                text = pickle.dumps(shapes)
         except (pickle.PicklingError, AttributeError, TypeError, RuntimeError):
             return  # as lambdas: who loads it finds no file
         if self._folder is None:
@@ -108,8 +90,9 @@ class Skeletons(Replacements):
             text = self._path_of(name).read_bytes()
         if text is None:
             return None
-        kept = pickle.loads(text)  # noqa: S301  our own
-        return map_nested(Blank, Blank.make, kept)
+        with WithoutModes():
+            kept = pickle.loads(text)  # noqa: S301  our own
+        return map_nested(Tensor, copy_shape, kept)
 
     def _path_of(self, name: object) -> Path:
         """Return the file that holds an object for all recorded ranks."""
@@ -164,8 +147,5 @@ def measure_saved(value: object) -> int:
     """Return how many bytes ``torch.save`` writes of an object."""
     file = CountedFile()
     with WithoutModes(), serialization.skip_data():
-        blank = map_nested(
-            Tensor, lambda t: torch.empty(t.shape, dtype=t.dtype, device="cpu"), value
-        )
-        serialization.save(blank, file)  # type: ignore[arg-type]
+        serialization.save(map_nested(Tensor, copy_shape, value), file)  # type: ignore[arg-type]
     return file.n_bytes
