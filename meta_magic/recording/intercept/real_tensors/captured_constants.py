@@ -282,8 +282,12 @@ class ConstantCapture:
         base = torch.empty(storage.nbytes(), dtype=torch.uint8, device=META)
         self.registry.note_deaths()  # a dead storage may have had the same address
         NamedDevices.exist = True  # the placement of a real tensor is known
+        is_counted = self.registry.find_storage(real) is not None
         ref = self.registry.storage_of(base, find_placement(real))
         if ref is not None:
+            twin = self.registry.storage_of(real) if is_borrowed and is_counted else ref
+            if is_counted and twin is not None:  # else its memory would count twice
+                self.registry.note_size(twin, 0)
             self._constants.keep_captured(ref, storage, name, is_borrowed=is_borrowed)
         checksum = None if is_borrowed else sum_small(storage)
         version = read_version(real)

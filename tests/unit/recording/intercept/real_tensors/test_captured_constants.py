@@ -192,6 +192,24 @@ def test_what_is_made_like_a_real_tensor_is_planned(name):
         assert [tensor.tolist() for tensor in made] == [t.tolist() for t in wanted]
 
 
+def test_a_real_tensor_that_an_operator_made_counts_once():
+    data = torch.ones(1000, 10)
+    with record() as trace:
+        model = nn.Linear(10, 10)
+        batch = torch.stack([*data[:500]])
+        model(batch).sum().backward()
+    made = data.nbytes + 500 * 10 * 4 + 110 * 4
+    assert trace.memory.peak_nbytes == made + 500 * 10 * 4 + 4  # output and loss
+
+
+def test_a_parameter_that_was_read_before_its_module_runs_counts_once():
+    model = nn.Linear(100, 100, bias=False)
+    with record() as trace:
+        norm = model.weight.norm()
+        y = model(torch.ones(2, 100))
+    assert trace.memory.live_nbytes[-1] == 100 * 100 * 4 + norm.nbytes + 2 * y.nbytes
+
+
 # Whether modules hold real tensors, also where they hold each other
 
 
