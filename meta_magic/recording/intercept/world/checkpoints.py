@@ -221,6 +221,8 @@ class Checkpoints(Replacements):
             self._check_all(given["state_dict"], ranks)
         except (MissingValueError, WorldError) as error:
             path = getattr(writer, "path", "")
+            if isinstance(path, Path):  # the script may write other files there
+                path.mkdir(parents=True, exist_ok=True)
             self._saver.leave_out(path, error)
             root = ranks[given["coordinator_rank"]] if ranks else self._rank
             is_answered = self._peers is not None or root == self._rank

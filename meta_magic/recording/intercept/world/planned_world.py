@@ -174,7 +174,9 @@ class PlannedWorld(Replacements):
         made, prefix = plain(size, rank, ranks, FAKE, store, name, *args[1:], **kwargs)
         if isinstance(made, distributed.ProcessGroup):
             shared = name_store(store, name.rpartition(" as ")[0])  # all members' keys
-            set_backend(made, find_backend(str(backend)), shared)
+            default = "nccl" if torch.cuda.is_available() else "gloo"
+            is_chosen = str(backend) != "undefined"
+            set_backend(made, str(backend) if is_chosen else default, shared)
         return made, prefix
 
     def _send_shapes(self, _: Any, group: Any, params: Any, __: Any = None) -> None:
@@ -209,10 +211,3 @@ class PlannedWorld(Replacements):
 def wait_for_all(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call ``barrier()`` without devices: it would make a tensor there in C++."""
     return plain(*args[:2], **kwargs | {"device_ids": None})
-
-
-def find_backend(asked: str) -> str:
-    """Return the backend that a group says it has."""
-    if asked != "undefined":
-        return asked
-    return "nccl" if torch.cuda.is_available() else "gloo"
