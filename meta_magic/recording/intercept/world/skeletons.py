@@ -31,7 +31,7 @@ NOT_READ: Final = (
 )
 
 
-def copy_shape(tensor: Tensor, device: torch.device | str = "cpu") -> Tensor:
+def copy_shape(tensor: Tensor, device: str | None = None) -> Tensor:
     """Return an uninitialized tensor like another one, or such a parameter."""
     made = torch.empty_strided(
         tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device
@@ -147,5 +147,6 @@ def measure_saved(value: object) -> int:
     """Return how many bytes ``torch.save`` writes of an object."""
     file = CountedFile()
     with WithoutModes(), serialization.skip_data():
-        serialization.save(map_nested(Tensor, copy_shape, value), file)  # type: ignore[arg-type]
+        shapes = map_nested(Tensor, partial(copy_shape, device="cpu"), value)
+        serialization.save(shapes, file)  # type: ignore[arg-type]
     return file.n_bytes
