@@ -138,7 +138,7 @@ class CountedFile(io.RawIOBase):
         return len(data)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move; ``tell`` asks for a move by nothing."""
+        """Move; a move by 0 bytes asks for the position."""
         self.n_bytes = offset + (self.n_bytes if whence else 0)
         return self.n_bytes
 
