@@ -57,8 +57,7 @@ class Contents:
     """What a tensor holds at some point of a program.
 
     Attributes:
-        kind: ``nothing``, ``random numbers``, ``computed values``, or a constant as
-            text.
+        kind: ``nothing``, ``random numbers``, ``computed values``, or a constant.
         call: The call that gave it; for ``nothing`` the one that allocated it; -1 for
             data, which no call gave.
         line: The line of that call; None if it is not known.
@@ -80,13 +79,11 @@ class TensorContents:
         name: Name of the root, and of the tensor within it.
         kind: ``parameter`` or ``buffer``.
         contents: What it holds when the block ends, or when a forward first reads it.
-        constructed: What it held before ``to_empty`` allocated it anew; None where that
-            was not done.
+        constructed: What it held before ``to_empty`` allocated it anew, if that was so.
         read_line: The line of the first forward call that reads it; None if none does.
         read: The first forward call that reads it.
         root: Index of its root in ``Trace.modules``.
-        has_company: Whether another tensor of the root that ``to_empty`` allocated anew
-            was given values.
+        has_company: Whether ``to_empty`` made another tensor of the root with values.
     """
 
     name: str

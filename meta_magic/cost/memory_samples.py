@@ -34,8 +34,7 @@ class Sample:
             have the same hash.
         live_nbytes: The bytes alive after each call.
         device: An accelerator that the code names, else the only device.
-        stretches: The bytes of each stretch of ``Lives``, in order of storage and
-            start.
+        stretches: The bytes of each stretch of ``Lives``, by storage and start.
     """
 
     program: bytes

@@ -63,8 +63,7 @@ class LiveStorage:
         index: The call that made it; if it is older than the recording, the first call
             that read it; None if no call did.
         root: Index into ``Trace.modules`` of the tree of its module, or None.
-        module: fqn of the module that owns it, or in which it was made; None outside
-            of modules.
+        module: fqn of the module that owns it, or else made it; None without one.
         line: Line of the cell that made it, or None.
     """
 
@@ -366,8 +365,7 @@ def find_devices(
 ) -> tuple[tuple[str, ...], Integers]:
     """Return the names of devices, and the index of each storage's device.
 
-    Storages without a named device are on the CPU, if the code names another device
-    for any of them.
+    If the code names a device for any of them, those without one are on the CPU.
     """
     has_others = not {*columns.locations} <= {None, "cpu"}
     unnamed = "cpu" if has_others else home

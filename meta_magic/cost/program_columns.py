@@ -30,12 +30,10 @@ class Columns:
         call_site: For each call its call site; -1 for none.
         phase: For each call the index of its phase in ``PHASES``.
         forward: For each backward call its forward call; -1 for others.
-        goes_on: For each call whether the same call of a torch function made the
-            operator before.
+        goes_on: For each call whether its torch function made the operator before.
         module: For each call the number of its module; -1 for none. A backward call
             outside of modules has the module of its forward call.
-        module_call: For each call its module call; -1 for none, as while a module is
-            built.
+        module_call: For each call its module call; -1 for none.
         first: For each call the start of its tensors in the columns below; at the end
             the number of all tensors.
         call: For each tensor the call that reads or returns it.

@@ -121,8 +121,7 @@ def find_changes(
 ) -> dict[int, list[tuple[int, int, bool]]]:
     """Return by storage the changes of its bytes: by no operator, or by growing.
 
-    Each is (call, bytes from then on, whether they are a lower bound), in order of
-    call.
+    Each is (call, bytes from then on, whether they are a lower bound), in order.
     """
     changes: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
     for call, storage, size in program.facts.sizes:

@@ -305,8 +305,7 @@ class Condition:
         condition: The condition as an expression of Python, such as ``side % 32 == 0``;
             ``True`` if no size failed.
         sizes: By name, whether each size that was recorded runs.
-        line: The line that fails at the smallest size that fails; None if none fails,
-            or if no line says it.
+        line: The line that fails at the smallest failing size; None if none is known.
         why: Why the block fails there; None if it does not raise.
         caveat: What the condition rests on besides: variables that are not made again,
             sizes that could not be recorded.

@@ -74,8 +74,7 @@ class Diagnosis(NamedTuple):
         rules: What it asks for, in sentences.
         lines: Lines that may have the mistake.
         edits: Edits that may mend it, the likeliest first.
-        operands: Tensors that the rules are about, besides those that the call was
-            given.
+        operands: Other tensors that the rules are about than the call was given.
         lineages: Where the refused sizes come from.
         declined: Why the block was not run again; "" if it was.
         made: What made the operands, in sentences, where no lineage says it.

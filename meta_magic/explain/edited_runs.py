@@ -78,8 +78,7 @@ class EditableBlock:
     """A block, and what of it may be edited.
 
     Attributes:
-        text: The text to edit, as Python: the cell at its lines in the file, or the
-            file.
+        text: The text to edit, as Python: the file, or the cell at its lines there.
         typed: The text as the user typed it.
         first_line: The number of the first line that was typed.
         lines: Lines that may be edited: the user typed them, and they run again.

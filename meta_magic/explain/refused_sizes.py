@@ -36,8 +36,7 @@ class Refused(NamedTuple):
     """A size that a failed call refuses.
 
     Attributes:
-        accepted: What the call accepts instead; sizes that other operands have come
-            first.
+        accepted: What the call accepts instead, sizes of other operands first.
         is_alone: Whether no other size must change with it.
         passed: The lines of calls that hand it on unchanged.
     """

@@ -162,8 +162,7 @@ def _screen(
     """Yield the edits that are tried.
 
     Code may keep state between two runs in a process; what is not sure is run once more
-    by :func:`_confirm`. Stops when the time is over, or after enough different
-    outcomes.
+    by :func:`_confirm`. It stops after some time, or enough different outcomes.
     """
     end, spent = monotonic() + MAX_SECONDS * measure_load(), 0.0
     found, rest = list[Ended](), [*edits]

@@ -27,8 +27,7 @@ ASSIGNMENTS: Final = (ast.Assign, ast.AugAssign, ast.AnnAssign)
 class Body:
     """The compiled body of a cell.
 
-    ``name`` is the file name of the ``%%meta`` cell around this one; None to have
-    IPython choose it.
+    ``name`` is the file of the ``%%meta`` cell around this one; IPython's if None.
     """
 
     def __init__(

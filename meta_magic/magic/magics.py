@@ -92,8 +92,7 @@ class MetaMagics(Magics):
         """Belong to ``shell``.
 
         Attributes:
-            is_patient: The option ``is_patient`` of recordings; ``meta-magic check``
-                sets it.
+            is_patient: The option of recordings, which ``meta-magic check`` sets.
             running: File name by text of the cells that are running now.
             raw_cell: The newest cell as it was typed.
             is_recorded: Whether the newest cell, or a part of it, was recorded.

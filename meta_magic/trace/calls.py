@@ -125,8 +125,7 @@ class OpCall:
         nbytes_written: Bytes that it makes or writes; 0 for a view.
         evaluation: The cost of answering it with real values, because it reads data;
             None for all other calls, which ran on meta.
-        kernel: For attention, the kernel that the device would choose, and why not a
-            fused one; else None.
+        kernel: For attention, what kernel the device would choose, and why; else None.
         assumed: The assumption on its sizes or on those of its inputs; None for none.
         raised: The error that ended the block: type and first line of its text; None
             for all other calls. It is the last call and returned and wrote nothing. It

@@ -88,8 +88,7 @@ class FailedCall:
             no function or module of torch was called.
         args: Positional arguments; a tensor is its index among ``operands``.
         kwargs: Keyword arguments, with tensors as in ``args``.
-        is_whole: Whether all arguments are kept; an argument that is not plain data is
-            missing.
+        is_whole: Whether all arguments are kept: those that are plain data.
         frames: The user's lines on the way to the call, outermost first.
         receiver: The user's expression for the module that was called; "" for none.
         notes: Sentences of Python's or torch's own checks.

@@ -22,8 +22,7 @@ class Siblings:
     """A module, or identical siblings that are shown as one line.
 
     Attributes:
-        devices_above: Devices that the code names for the tensors of the parent; None
-            if it names none.
+        devices_above: Devices that the code names for tensors of the parent, or None.
     """
 
     nodes: Sequence[ModuleNode]

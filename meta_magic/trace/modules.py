@@ -42,8 +42,7 @@ class ModuleTensor:
         dtype: Element type.
         device: Device that it is on.
         requires_grad: Whether autograd records operations on it.
-        tied_to: Name within the root of an earlier parameter that is the same tensor;
-            None if there is none.
+        tied_to: Name within the root of an earlier parameter, the same tensor; or None.
         place: Device that the code names for it, while it is on ``meta``; or None.
         local_shape: For a DTensor, the size of each dimension of the part that this
             process holds; None for others. ``shape`` is that of the whole.
@@ -115,8 +114,7 @@ class ModuleNode:
     """One module in a tree, as it was when the recording ended.
 
     Attributes:
-        name: Name within the parent; for a root its variable or an expression such as
-            ``layers[0]``, or "".
+        name: Name within the parent; for a root its expression, ``layers[0]``, or "".
         fqn: Name within the root, as ``state_dict`` keys it; "" for the root.
         class_name: Qualified name of the class.
         tensors: Its own parameters, buffers and tensor attributes.

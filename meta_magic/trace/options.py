@@ -99,14 +99,11 @@ class Options(NamedTuple):
         check_values: Whether unknown indices and classes are computed to check them.
         is_patient: Whether the oracle waits for the CPU's answer as long as it takes,
             so that the answer does not depend on how busy the machine is.
-        world: The world that the block is recorded for; None for a block of one
-            process.
-        peers: The processes that are recorded at the same time; None if only this one
-            is.
+        world: The world that the block is recorded for; None for one process.
+        peers: The processes that are recorded at the same time, if there are others.
         is_checked: Whether likely mistakes are noted, too.
         dims: The names by which sizes are shown.
-        batch: The name of the size of a batch whose samples must not be mixed; "" for
-            none.
+        batch: The size of a batch whose samples must not be mixed; "" for none.
     """
 
     cache: bool = True

@@ -176,8 +176,7 @@ class Program:
         words: One row after another: ``HEADER`` words, then the number of each tensor
             read and of each returned.
         signatures: The first word of a row is an index into them.
-        call_sites: The distinct call sites; the second word of a row is an index
-            into them, from 1.
+        call_sites: The second word of a row is an index into these, from 1.
         positions: The position of a module call is an index into them, from 1.
         storage_by_tensor: For each tensor number the number of its storage.
         deaths: Pairs (operator calls made before, storage), one per freed storage.
@@ -201,8 +200,7 @@ class Program:
         evaluations: The calls that were answered with real values.
         assumptions: The calls whose sizes were assumed.
         kernels: The kernels that the device would choose.
-        flags: (first call, name, value) of the flags of torch's backends that are not
-            torch's defaults.
+        flags: (first call, name, value) of flags of torch's backends that were set.
         as_device: The device whose kernels are recorded; ``meta`` for torch's own.
         raised: The call that ended the recording by an error; None if none did.
     """

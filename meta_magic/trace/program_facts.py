@@ -35,8 +35,7 @@ class Assumption(NamedTuple):
     """An operator call whose size or value was assumed, as it depends on unknown data.
 
     Attributes:
-        n_true: The assumed number of true elements, spread evenly; or the assumed sum
-            of numbers.
+        n_true: The assumed number of true elements, spread evenly; or sum of numbers.
         text: The user's assumption, such as ``nonzero=all``.
         value: The assumed value of each number; None if ``n_true`` is the assumption.
     """
@@ -127,10 +126,8 @@ class StorageFacts:
         accumulated: (operator call, storage of the leaf) for each call by which
             autograd accumulated a gradient.
         assigned: Storages of gradients when an optimizer stepped, and at the end.
-        differentiated: The operator calls that autograd can go back through, as
-            32-bit integers.
-        repeated: The module calls that began inside of a backward pass: checkpointing
-            computes them again.
+        differentiated: The calls that autograd can go back through, as 32-bit integers.
+        repeated: The module calls within a backward pass, as of checkpointing.
     """
 
     sizes: tuple[tuple[int, int, int], ...] = ()

@@ -28,8 +28,7 @@ class Geometry:
         is_conj: Whether conjugation is still to be done (:meth:`torch.Tensor.is_conj`).
         is_neg: Whether negation is still to be done (:meth:`torch.Tensor.is_neg`).
         placement: Device that the code names for it; None where it names none.
-        values_shape: Sizes of the elements that a sparse tensor specifies; None for
-            other layouts.
+        values_shape: Sizes of the elements that a sparse tensor specifies; or None.
         is_coalesced: Whether a tensor of coordinates specifies each position once.
     """
 

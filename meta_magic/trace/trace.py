@@ -59,8 +59,7 @@ class Trace(Questions):
         rerun: The block's text and variables, to record it again in this process.
             Neither compared nor pickled; None for a block that was run by ``exec``.
         failed: The call of the user's code that raised; neither compared nor pickled.
-        world: The world that the block was recorded for, with its own rank; None for a
-            block of one process.
+        world: The world that the block was recorded for; None for one process.
         is_checked: Whether ``notes`` has likely mistakes, too.
 
     Example:

@@ -41,8 +41,7 @@ class SizeFit:
         least: The smallest value that was asked about.
         largest: The largest value that fits; 0 if none does.
         recorded: (size, bytes at the peak) of the recordings that were made.
-        interpolation: The bytes of each call at any size; None where the program
-            differs by size.
+        interpolation: The bytes of each call at any size, if programs do not differ.
     """
 
     name: str
@@ -110,8 +109,7 @@ class Fit:
         peak_nbytes: Most bytes that are live there at once, as recorded.
         sizes: By name, how that grows with each size that was asked about.
         choices: Choices that the caller made.
-        caveat: Which variables are used as they are, where a size is of an earlier
-            cell; "" for none.
+        caveat: Which variables of earlier cells are used as they are; "" for none.
         remedies: Other choices that were tried where nothing fits: those that are
             enough, or that need least; empty unless they were asked for.
     """
@@ -397,8 +395,7 @@ def _interpolate_largest(
 def _list_samples(candidates: Sequence[int], current: int) -> Iterator[list[int]]:
     """Yield triples of sizes to interpolate from.
 
-    First two steps and more, as torch runs other operators at size 1; then multiples of
-    the block's own size.
+    First from two steps on, as size 1 is special to torch; then the own multiples.
     """
     step = gcd(*candidates[:MAX_STEPS])
     yield [2 * step, 3 * step, current if current > 3 * step else 4 * step]

@@ -77,12 +77,9 @@ class Slice(NamedTuple):
     Attributes:
         parts: Modules, then cells, then the block itself.
         names: The names in the code before the block.
-        used: Names of variables that are used as they are: the code that made them is
-            not run again.
-        skipped: Lines of slow code that is left out, as it only changes variables: a
-            training loop.
-        is_cut: Whether there are older cells that were not read, and that may have made
-            some of ``used``.
+        used: Names of variables that are used as they are, not made again.
+        skipped: Lines of slow code that is left out, such as a training loop.
+        is_cut: Whether older cells, which may have made ``used``, were not read.
     """
 
     rerun: Rerun

@@ -457,8 +457,7 @@ def answer_block(
     Args:
         rerun: How the block was recorded before.
         block: Other statements, which run instead.
-        around: Given their variables, makes the context that they run in, within the
-            recording.
+        around: Given their variables, makes their context within the recording.
         question: Is asked even if the block raised.
         is_probe: As of ``Recording``.
     """

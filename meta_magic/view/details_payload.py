@@ -100,8 +100,7 @@ def shorten_settings(text: str, definition: ModuleClass | None) -> tuple[str, st
     """Return sizes, such as ``768 -> 2304``, and what is not the class's default.
 
     Counts and flags come first, then fractions, and what shapes show. A class without
-    ``extra_repr`` has its attributes as settings; those that are false, zero or None
-    are left out.
+    ``extra_repr`` has those of its attributes that are not false, zero or None.
     """
     if definition is None:
         return "", " ".join(text.split())

@@ -38,11 +38,9 @@ class Growth:
         nbytes: The memory in which the largest size should fit.
         largest: The largest size that fits, as recorded; 0 if none does.
         recorded: (size, bytes at the peak) of the recordings that were made.
-        sizes: The recorded sizes from which others are interpolated; () where programs
-            differ by size.
+        sizes: Sizes to interpolate from; () where programs differ by size.
         step: Interpolated sizes are multiples of it.
-        highest: The bytes live at ``sizes``, for each call that is the peak at some
-            size.
+        highest: The bytes live at ``sizes``, for each call that is the peak at one.
         reason: Why the growth is not known; None if it is.
     """
 

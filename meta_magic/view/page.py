@@ -79,8 +79,7 @@ def render_snapshot(
     ``stored`` is what the sliders show, as of ``view/stored_designs.py``, ``uid`` the
     ``id`` of the element. ``settings`` has ``depth``, ``parameters``, ``height``. For a
     report below a traceback also ``line``, the only line shown until the report is
-    opened, and ``why``, the ``id`` of the element above the traceback that shows the
-    explanation, or "".
+    opened, and ``why``, the ``id`` of the explanation above the traceback, or "".
     """
     # A name may hold half a surrogate pair, which UTF-8 cannot write.
     tree = render_html(trace, settings.get("depth")).encode("utf-8", "replace").decode()

@@ -30,8 +30,7 @@ def name_file(file: str) -> str:
 def find_texts(program: Program, own: str) -> Iterator[dict[str, Any]]:
     """Yield the texts besides the cell's own that ran: cells in order, then files.
 
-    Each has file, heading, first line and text with its colours: of a whole cell, or of
-    a function of a file.
+    Each has file, heading, first line, and the coloured text of a cell or function.
     """
     lines_by_scope: dict[tuple[str, str], list[int]] = {}
     for at in program.positions:

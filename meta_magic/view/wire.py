@@ -47,8 +47,7 @@ class Table(Generic[Item]):
     def all_of(self, items: Sequence[Item], numbers: Integers) -> list[int]:
         """Return the numbers of many items, few of them distinct.
 
-        ``numbers`` has for each of the many its index in ``items``; -1 for none, which
-        gets the number -1.
+        ``numbers`` has for each its index in ``items``; -1 for none, which stays -1.
         """
         firsts = find_firsts(numbers + 1, len(items) + 1)[1:]
         found = np.full(len(items) + 1, -1)  # the last for none

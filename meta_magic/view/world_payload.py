@@ -47,8 +47,7 @@ def write_meshes(trace: "Trace") -> Iterator[dict[str, Any]]:
 
     Yields:
         ``dims``: (name, ranks) of each dimension, and ``rows``: how tensors lie on it,
-        how many there are, their bytes on this rank and in all. Nothing if there is no
-        mesh.
+        how many there are, their bytes on this rank and in all. Else nothing.
     """
     by_mesh: dict[Any, dict[str, list[int]]] = {}
     for tensor in distinct_tensors(trace.modules):

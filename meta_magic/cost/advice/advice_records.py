@@ -38,11 +38,9 @@ class Advice:
         text: One line: what happens, and how to prevent it.
         lines: Lines of the cell where it happens, in order.
         nbytes: Bytes of the storages that are not needed.
-        peak_nbytes: Bytes by which the peak would be lower without them, on the device
-            that needs most.
+        peak_nbytes: Bytes by which the peak of the fullest device would be lower.
         flops: FLOPs that are not needed; negative if the advice costs FLOPs.
-        choice: The change with which the block can be recorded again; None if only
-            other code would help.
+        choice: The change to record the block again with; None if that cannot help.
         call_sites: The calls that the choice changes, as in ``Program.call_sites``.
         proof: The peaks with and without the choice; None if nothing was recorded.
         unproven: Why there is no proof, so that the saving is only computed; None if

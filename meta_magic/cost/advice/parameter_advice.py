@@ -119,8 +119,7 @@ CLEARING: Final = ("zero_", "fill_", "detach", "alias")
 def find_unread_gradients(evidence: "Evidence") -> Iterator[Advice]:
     """Yield an advice if gradients are computed of parameters that no optimizer steps.
 
-    Gradients count as read if no step has come since, or if a call that is not
-    autograd's reads them.
+    Gradients that no step followed, or that other calls than autograd's read, count.
     """
     facts = evidence.program.facts
     steps = np.flatnonzero(evidence.is_in("optimizer"))

@@ -262,8 +262,7 @@ def find_widened(
 ) -> Sequence[int]:
     """Return the storages that would be narrower.
 
-    The outputs of the calls and all wide tensors computed from them, and wide inputs
-    that a factory made.
+    What the calls return, all that is computed from it, and inputs of factories.
     """
     columns, signatures = evidence.columns, evidence.program.signatures
     n_read = np.bincount(columns.call[~columns.is_made], minlength=columns.n_calls)

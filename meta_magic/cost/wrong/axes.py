@@ -196,8 +196,7 @@ def fit(axes: Axes, made: Iterable[Axis], shape: Shape) -> Iterator[Axis]:
 def merge(axes: Axes, given: Given, shape: Shape) -> list[Axis]:
     """Return the dimensions of a result that is computed element by element.
 
-    Each is that of the operand that has it; of activations before parameters, which
-    have fewer dimensions.
+    Each is of the operand that has it; parameters, with fewer dimensions, come last.
     """
     ranked = sorted(given, key=len, reverse=True)
     found: list[Axis] = []

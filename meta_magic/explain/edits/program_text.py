@@ -46,8 +46,7 @@ class Edit:
     Attributes:
         stretches: They do not overlap.
         cost: How unlikely it is that the user meant this; from 0 to about 4.
-        is_solved: Whether the call is known to accept the result; such an edit is tried
-            earlier.
+        is_solved: Whether the call is known to accept it: it is tried earlier.
         is_lossy: Whether it leaves out a part of what the program computes, so that the
             call is accepted; such an edit is shown after the others.
     """

@@ -38,8 +38,7 @@ DIMENSION_FUNCTIONS: Final = frozenset(
 class Target:
     """A size of what a call returns.
 
-    It is size ``dim`` of the returned tensor with index ``output``, whose sizes were
-    ``shape``.
+    It is size ``dim`` of returned tensor ``output``, which had ``shape``.
 
     Attributes:
         size: The size; None if the call does not return the same shape again.

@@ -55,8 +55,7 @@ class ObservedCall:
     """A call of a function of torch.
 
     Attributes:
-        index: The index among the observed calls; -1 - n for no call, but the operators
-            from operator n on.
+        index: Among the observed calls; -1 - n for the operators from n on.
         args: Positional arguments: numbers are traced, tensors are nodes.
         kwargs: Keyword arguments, likewise.
         line: The innermost line of the block's file; None if there is none.

@@ -43,8 +43,7 @@ def why(
 ) -> Lineage:
     """Return where a size of a recorded tensor comes from.
 
-    ``rerun`` is the block joined with the earlier cells that it rests on; None for the
-    block alone.
+    ``rerun`` is the block joined with the earlier cells it rests on, if any.
     """
     shape = tuple(tensor.shape)
     if not -len(shape) <= dim < len(shape):

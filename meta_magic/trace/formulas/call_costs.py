@@ -189,8 +189,7 @@ def count_traffic(signature: Signature) -> Traffic:
 def find_written(name: str, signature: Signature) -> list[int]:
     """Return the inputs that a call writes.
 
-    A fused optimizer declares its gradients as written, and writes them only to scale
-    them.
+    A fused optimizer declares gradients as written; it only writes to scale them.
     """
     arguments = dict(signature.arguments)
     gradients = arguments.get("grads", ())
