@@ -318,22 +318,22 @@ class Smaller:
 
     def describe(self, func: Any) -> object:
         """Return all that decides whether torch accepts the smaller call."""
-        number_by_id: dict[int, int] = {}
+        described = self._describe(self._call, {})
+        return func, torch.get_default_dtype(), is_deterministic(), described
 
-        def describe(value: Any) -> object:
-            if isinstance(value, dict):
-                value = (*value.items(),)
-            if isinstance(value, (list, tuple)):
-                return tuple(map(describe, value))
-            if isinstance(value, Tensor):
-                number = number_by_id.setdefault(id(value), len(number_by_id))
-                shape, steps, _ = self._lay_out(value)
-                return number, value.dtype, value.is_conj(), *shape, *steps
-            size = value if type(value) is int else 0
-            small = int(math.copysign(self.read(abs(size)), size))
-            return type(value), small if abs(size) > KEPT else value
-
-        return func, torch.get_default_dtype(), is_deterministic(), describe(self._call)
+    def _describe(self, value: Any, number_by_id: dict[int, int]) -> object:
+        # No function within describe(): it would hold itself, and with it the tensors.
+        if isinstance(value, dict):
+            value = (*value.items(),)
+        if isinstance(value, (list, tuple)):
+            return tuple(self._describe(item, number_by_id) for item in value)
+        if isinstance(value, Tensor):
+            number = number_by_id.setdefault(id(value), len(number_by_id))
+            shape, steps, _ = self._lay_out(value)
+            return number, value.dtype, value.is_conj(), *shape, *steps
+        size = value if type(value) is int else 0
+        small = int(math.copysign(self.read(abs(size)), size))
+        return type(value), small if abs(size) > KEPT else value
 
     def _lay_out(self, tensor: Tensor) -> tuple[list[int], list[int], int]:
         """Return shape, strides and numel in the tensor's order, without gaps."""
