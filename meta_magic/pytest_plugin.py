@@ -9,7 +9,9 @@ import inspect
 import sys
 from collections.abc import Generator, Mapping
 from dataclasses import replace
-from types import CodeType, FrameType, TracebackType
+from itertools import chain
+from traceback import walk_stack, walk_tb
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -69,12 +71,10 @@ class MetaTrace:
         from meta_magic.session.record import record  # noqa: PLC0415  as well
         from meta_magic.session.recording import Recording  # noqa: PLC0415  as well
 
-        wrong = ""
         try:
             options = record(**self._chosen).options
         except (TypeError, ValueError) as error:
             wrong = str(error).replace("record.__init__", "meta_magic.record")
-        if wrong:
             pytest.fail(f"@pytest.mark.meta: {wrong}", pytrace=False)
         from meta_magic.trace.rerun import make_call_rerun  # noqa: PLC0415  as well
 
@@ -209,16 +209,9 @@ class MetaTrace:
 
     def _find_frame(self, error: BaseException | None) -> FrameType | None:
         """Return the frame of the test's function, if it still exists."""
-        step: TracebackType | None = None if error is None else error.__traceback__
-        frame: FrameType | None = sys._getframe(1)
-        frames = []
-        while step is not None:
-            frames.append(step.tb_frame)
-            step = step.tb_next
-        while frame is not None:
-            frames.append(frame)
-            frame = frame.f_back
-        return next((f for f in frames if f.f_code is self._code), None)
+        raised = walk_tb(None if error is None else error.__traceback__)
+        frames = chain(raised, walk_stack(sys._getframe()))
+        return next((f for f, _ in frames if f.f_code is self._code), None)
 
 
 def find_in_roots(trace: "Trace", model: "nn.Module") -> tuple[int, str]:

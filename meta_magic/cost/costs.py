@@ -25,7 +25,6 @@ from meta_magic.cost.device_table import find_device
 from meta_magic.cost.program_columns import PHASES, Integers
 from meta_magic.cost.rooflines import Roofline, build_roofline
 from meta_magic.trace.modules import ModuleNode
-from meta_magic.trace.program import Program
 from meta_magic.trace.signature import Phase
 from meta_magic.trace.units import format_bytes, format_count, format_flops
 
@@ -37,21 +36,6 @@ if TYPE_CHECKING:
 
 ModulePath = tuple[str, ...]
 """The name of a module, then those of its parents up to the root; () if unknown."""
-
-
-def build_paths(
-    program: Program, modules: Sequence[ModuleNode]
-) -> tuple[ModulePath, ...]:
-    """Return the path of each of a program's modules.
-
-    A name is that of the root and the module's own, such as ``model.layers.0``. A root
-    without a name has that of its class; a second root of the same name gets a number.
-    """
-    roots = [*name_roots(modules)]
-    return tuple(
-        () if root is None or fqn is None else (*name_upwards(roots[root], fqn),)
-        for root, fqn, _ in program.modules
-    )
 
 
 def name_roots(modules: Sequence[ModuleNode]) -> Iterator[str]:
@@ -264,12 +248,16 @@ def build_cost(trace: "Trace") -> Cost:
     """Return the cost of a trace."""
     program = trace.program
     columns, n_calls = trace.columns, program.n_calls  # without one that raised
+    roots = [*name_roots(trace.modules)]
     return Cost(
         each=tuple(map(count_one, program.signatures)),
         signature=columns.signature[:n_calls],
         phase=columns.phase[:n_calls],
         module=columns.find_holders(program)[:n_calls],
-        paths=build_paths(program, trace.modules),
+        paths=tuple(
+            () if root is None or fqn is None else (*name_upwards(roots[root], fqn),)
+            for root, fqn, _ in program.modules
+        ),
     )
 
 

@@ -81,7 +81,8 @@ class Device:
 
         ``uses_tf32`` says whether float32 may be computed in tensor cores.
         """
-        wanted = name_peak(dtype)
+        name = str(dtype).removeprefix("torch.")
+        wanted = "float8" if name.startswith("float8") else REAL_PARTS.get(name, name)
         known = dict(self.peaks)
         if wanted == "float32" and uses_tf32 and "tfloat32" in known:
             return Peak(name="tfloat32", flops=known["tfloat32"])
@@ -94,14 +95,6 @@ class Device:
             flops=known[used],
             note=f"{self.title} has no peak for {wanted}: that of {used} is taken",
         )
-
-
-def name_peak(dtype: "torch.dtype") -> str:
-    """Return the name of a dtype in ``Device.peaks``."""
-    name = str(dtype).removeprefix("torch.")
-    if name.startswith("float8"):
-        return "float8"
-    return REAL_PARTS.get(name, name)
 
 
 REAL_PARTS: Final[Mapping[str, str]] = {

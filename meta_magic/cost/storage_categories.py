@@ -63,6 +63,8 @@ def find_categories(
     facts = program.facts
     owned, died = find_owned(facts, modules), read_deaths(program)[:, 1]
     accumulating = [call for call, _ in facts.accumulated]
+    # ``fully_shard`` joins gradients to send them.
+    is_joined = find_calls(program, columns, {"fsdp.chunk_cat.default"})
     kinds = np.full(columns.n_storages, TEMPORARY)
     for category, storages in (
         (OUTPUT, lives.storage[~np.isin(lives.storage, died)]),
@@ -70,7 +72,7 @@ def find_categories(
         (INPUT, find_data(columns, lives)),
         (GRADIENT, facts.assigned),
         (GRADIENT, find_made(columns, accumulating)),
-        (GRADIENT, find_whole_gradients(program, columns)),
+        (GRADIENT, columns.storage[columns.is_written & is_joined[columns.call]]),
         (STATE, facts.states),
         (BUFFER, owned.buffers),
         (PARAMETER, owned.parameters),
@@ -132,12 +134,6 @@ def find_unsharded(
     is_chosen |= reads & may_gather
     is_result = (columns.is_made | columns.is_written) & ~is_parameter
     return columns.storage[is_result & is_chosen[columns.call]]
-
-
-def find_whole_gradients(program: "Program", columns: Columns) -> Integers:
-    """Return the storages in which ``fully_shard`` joins gradients to send them."""
-    is_chosen = find_calls(program, columns, {"fsdp.chunk_cat.default"})
-    return columns.storage[columns.is_written & is_chosen[columns.call]]
 
 
 def find_calls(program: "Program", columns: Columns, ops: Collection[str]) -> Flags:

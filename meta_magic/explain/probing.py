@@ -9,7 +9,6 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from itertools import takewhile
 from math import inf, prod
 from time import process_time
 from types import MappingProxyType
@@ -252,10 +251,11 @@ class Probe:
     def find_values(self, *group: Variable) -> list[int]:
         """Return the candidates that are accepted for all numbers of a group."""
         end = process_time() + SECONDS_OF_ONE  # a number may be that of layers
-        candidates = takewhile(
-            lambda _: process_time() < end, self.list_candidates(group[0])
-        )
-        return [n for n in candidates if self.accepts(dict.fromkeys(group, n))]
+        return [
+            n
+            for n in self.list_candidates(group[0])
+            if process_time() < end and self.accepts(dict.fromkeys(group, n))
+        ]
 
     def list_groups(self) -> list[tuple[Variable, ...]]:
         """Return groups of equal numbers: of each operand, then of the others."""

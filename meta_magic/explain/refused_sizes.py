@@ -16,12 +16,12 @@ from meta_magic.explain.edited_runs import PATIENCE, Workers
 from meta_magic.explain.lineage.lineage_records import Lineage, LineageStep
 from meta_magic.explain.lineage.size_lineages import CallProbe, find_lineages
 from meta_magic.explain.lineage.traced_numbers import SizeOf, trace_number
-from meta_magic.explain.lineage.traced_runs import Run, Seen, prepare_run, read_seen
+from meta_magic.explain.lineage.traced_runs import SEEN, Run, Seen, prepare_run
 from meta_magic.explain.probing import SECONDS, Probe, Variable
 from meta_magic.explain.rules import find_value_range
 from meta_magic.trace.failed_call import FailedCall
 from meta_magic.trace.trace import Trace
-from meta_magic.trials.trial import read_answer
+from meta_magic.trials.trial import check_rerun, read_answer
 
 MAX_CHAINS: Final = 4
 
@@ -64,7 +64,8 @@ class RefusedSizes(NamedTuple):
 def trace_refused(trace: Trace, failed: FailedCall, workers: Workers) -> RefusedSizes:
     """Return where the sizes come from that a failed call refuses."""
     try:
-        run = prepare_run(trace, partial(_answer, failed=failed))
+        question = partial(_answer, failed=failed)
+        run = prepare_run(check_rerun(trace), {}, question, is_probe=True)
     except TrialError as error:
         return RefusedSizes({}, (), str(error))
     answered = workers.read(workers.start(run))
@@ -76,7 +77,7 @@ def trace_refused(trace: Trace, failed: FailedCall, workers: Workers) -> Refused
 
 def _answer(run: Run, *, failed: FailedCall) -> RefusedSizes:
     """Return the values and refused sizes of a run; runs in the child."""
-    seen = read_seen()
+    seen = {span: frozenset(values) for span, values in SEEN.items() if values}
     function = failed.function
     if function is None:
         return RefusedSizes(seen, ())
@@ -126,16 +127,13 @@ def _list_refused(probe: Probe, given: Mapping[Variable, Any]) -> Iterator[Accep
         return
     known = {*probe.values.values()} - {1}
     found: list[Accepted] = []
-    for variable in given:
-        accepted = probe.find_values(variable)
-        accepted.sort(key=lambda size: size not in known)
-        if accepted:
-            found.append((variable, tuple(accepted), True))
-    for group in [] if found else probe.list_groups():  # the sides of an image
-        accepted = probe.find_values(*group)
-        accepted.sort(key=lambda size: size not in known)
-        if group[0] in given and accepted:
-            found.append((group[0], tuple(accepted), False))
+    alone = [(variable,) for variable in given]
+    for groups in (alone, probe.list_groups()):  # such as the sides of an image
+        for group in () if found else groups:
+            accepted = probe.find_values(*group)
+            accepted.sort(key=lambda size: size not in known)
+            if group[0] in given and accepted:
+                found.append((group[0], tuple(accepted), groups is alone))
     yield from sorted(found, key=lambda pair: not known & {*pair[1]})
 
 

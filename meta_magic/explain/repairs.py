@@ -99,15 +99,11 @@ class Repair:
     def diff(self) -> str:
         """The lines before and after, as in a unified diff; other cells are named."""
         cells = self.cells or (self.cell,) * len(self.changes)
-        others = [one or "the failed cell" for one in cells]
-        heads = (
-            "" if cell == self.cell else f"{other}\n"
-            for cell, other in zip(cells, others, strict=True)
-        )
-        return "\n".join(
-            f"{head}@@ -{line} +{line} @@\n-{before}\n+{after}"
-            for head, (line, before, after) in zip(heads, self.changes, strict=True)
-        )
+        parts = []
+        for cell, (line, before, after) in zip(cells, self.changes, strict=True):
+            head = "" if cell == self.cell else f"{cell or 'the failed cell'}\n"
+            parts.append(f"{head}@@ -{line} +{line} @@\n-{before}\n+{after}")
+        return "\n".join(parts)
 
 
 class Ran(NamedTuple):

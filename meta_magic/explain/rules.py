@@ -397,22 +397,18 @@ def find_value_range(failed: FailedCall) -> ValueRange | None:
     if wrong is None or type(wrong.value) is not int or type(wrong.high) is not int:
         return None
     high, value = wrong.high, wrong.value
-    shapes = [operand.geometry.shape for operand in failed.operands]
-    are_floats = [one.geometry.dtype.is_floating_point for one in failed.operands]
-    named = [
-        one.name
-        for one, is_float in zip(failed.operands, are_floats, strict=True)
-        if not is_float
-    ]
+    geometries = [operand.geometry for operand in failed.operands]
+    are_floats = [geometry.dtype.is_floating_point for geometry in geometries]
+    named = [failed.operands[n].name for n, one in enumerate(are_floats) if not one]
     name = named[0] if len(named) == 1 else "an index"
     is_named = name.replace("_", "").replace(".", "").isalnum()
     shown = str(wrong) if is_named else str(wrong._replace(at=()))
     name = name if is_named else f"a value of {name}"
     limits = [
         Variable(number, dim)
-        for number, (shape, is_float) in enumerate(zip(shapes, are_floats, strict=True))
-        for dim, size in enumerate(shape)
-        if size == high + 1 and is_float
+        for number, geometry in enumerate(geometries)
+        for dim, size in enumerate(geometry.shape)
+        if size == high + 1 and are_floats[number]
     ]
     rule = f"{name}{shown}: 0 to {high} are allowed"
     if is_class_loss(failed):

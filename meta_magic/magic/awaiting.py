@@ -19,6 +19,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from traceback import walk_stack
 from types import FrameType
 from typing import Any, Self
 
@@ -159,9 +160,8 @@ PART = CellParts._advance.__code__
 
 def is_in_part(frame: FrameType | None) -> bool:
     """Whether a part of a cell is running, by the code that runs it."""
-    while frame is not None and frame.f_code is not PART:
-        frame = frame.f_back
-    return frame is not None
+    frames = () if frame is None else walk_stack(frame)
+    return any(one.f_code is PART for one, _ in frames)
 
 
 MAGIC = "%%meta"

@@ -10,6 +10,7 @@ import inspect
 import linecache
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from traceback import walk_stack
 from types import CodeType
 from typing import Any, Final
 
@@ -160,11 +161,10 @@ def show_last_assignment(nodes: list[ast.stmt]) -> None:
 
 def cell_number(shell: Any) -> int:
     """Return the number of the running cell, as in ``In[n]``."""
-    frame: Any = sys._getframe()
-    while frame is not None:
+    number = None
+    for frame, _ in walk_stack(sys._getframe()):
         if frame.f_code.co_name == "run_cell_async":
             # execution_count of the shell: some versions raise it before, some after.
             number = getattr(frame.f_locals.get("result"), "execution_count", None)
-            return int(shell.execution_count if number is None else number)
-        frame = frame.f_back
-    return int(shell.execution_count)
+            break
+    return int(shell.execution_count if number is None else number)

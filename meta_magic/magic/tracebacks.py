@@ -6,9 +6,10 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from traceback import walk_stack
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from IPython.core.error import UsageError
@@ -49,7 +50,7 @@ class Rendering:
         self._shell = shell
         self._error = error
         self._first = first
-        self._running = frames_running()
+        self._running = {id(frame) for frame, _ in walk_stack(sys._getframe())}
 
     def __call__(self) -> list[str]:
         """Return the lines of the traceback."""
@@ -151,20 +152,10 @@ def show_whole(shell: Any) -> object:
     return None
 
 
-def frames_running() -> frozenset[int]:
-    """Return the identities of the frames on the stack."""
-    found = set()
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        found.add(id(frame))
-        frame = frame.f_back
-    return frozenset(found)
-
-
 def find_reraise(
     error: BaseException,
     first: TracebackType,
-    running: frozenset[int],
+    running: Collection[int],
     namespace: object,
 ) -> TracebackType | None:
     """Return the frame of a later cell that raised an error again, if any.

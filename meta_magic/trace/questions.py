@@ -37,7 +37,7 @@ class Questions:
         """
         from meta_magic.trials.proofs import prove_advice  # noqa: PLC0415
 
-        return prove_advice(self)
+        return tuple(prove_advice(self))
 
     @cached_property
     def explanation(self: Any) -> "Explanation | None":

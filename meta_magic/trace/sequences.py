@@ -113,7 +113,9 @@ class OpCalls(Rows[OpCall]):
         n_inputs = len(signature.inputs)
         inputs = tuple(map(self._tensor, tensors[:n_inputs], signature.inputs))
         outputs = tuple(map(self._tensor, tensors[n_inputs:], signature.outputs))
-        module_word = self._module_word(offset, forward)
+        module_word = words[offset + 2]
+        if not module_word and forward is not None:
+            module_word = words[program.offsets[forward] + 2]
         written = (*outputs, *(inputs[i] for i in signature.writes))
         traffic = self._traffic(words[offset])
         number = self._module_number(module_word, (t.storage_id for t in written))
@@ -151,12 +153,6 @@ class OpCalls(Rows[OpCall]):
         """Return the phase of a call, without building its record."""
         offset = self._program.offsets[index]
         return self._program.call_sites[self._words[offset + 1] - 1].phase
-
-    def _module_word(self, offset: int, forward: int | None) -> int:
-        word = self._words[offset + 2]
-        if word or forward is None:
-            return word
-        return self._words[self._program.offsets[forward] + 2]
 
     def _module_number(self, word: int, written: Iterable[int]) -> int | None:
         call = call_of(word)

@@ -15,7 +15,8 @@ import linecache
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from types import CodeType, FrameType
+from traceback import walk_stack
+from types import CodeType
 from typing import Any, Final, TypeAlias, cast
 
 import torch
@@ -219,10 +220,8 @@ def split_block(block: ast.Module, line: int) -> tuple[ast.Module, ast.Module]:
 
 
 def _find_locals(code: CodeType) -> dict[str, Any]:
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code is not code:
-        frame = frame.f_back
-    return {} if frame is None else {**frame.f_locals}
+    frames = (frame for frame, _ in walk_stack(sys._getframe()))
+    return next(({**one.f_locals} for one in frames if one.f_code is code), {})
 
 
 def find_bound(block: ast.Module) -> set[str]:

@@ -246,13 +246,9 @@ class Needs(NamedTuple):
     found: frozenset[tuple[str, tuple[int, ...]]]
 
 
-def prove_advice(trace: Trace) -> tuple[Advice, ...]:
-    """Return advice with proofs where they can be tried, without what saves nothing."""
-    return tuple(_prove(trace, find_advice(trace)))
-
-
-def _prove(trace: Trace, found: tuple[Advice, ...]) -> Iterator[Advice]:
-    """Yield advice with its proof, or with the reason why there is none."""
+def prove_advice(trace: Trace) -> Iterator[Advice]:
+    """Yield advice with its proof, or why there is none; not what saves nothing."""
+    found = find_advice(trace)
     tried = [advice for advice in found if advice.choice is not None][:MOST]
     run: BaselineRun | None = None
     for advice in found:

@@ -337,11 +337,11 @@ def _list_fixed(path: Sequence[Entered], before: Sequence[Statement]) -> set[str
     names that a loop's body changes.
     """
     fixed: set[str] = set()
-    for node in path[:-1]:
+    for node in path:
         if isinstance(node, FUNCTIONS):
-            fixed |= {
-                one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)
-            }
+            arguments = ast.walk(node.args)
+            fixed |= {one.arg for one in arguments if isinstance(one, ast.arg)}
+        if node is path[-1] or isinstance(node, FUNCTIONS):
             continue
         headers = [part for part in ast.iter_child_nodes(node) if part not in node.body]
         names = (one for part in headers for one in ast.walk(part))
@@ -352,7 +352,5 @@ def _list_fixed(path: Sequence[Entered], before: Sequence[Statement]) -> set[str
             outside = [one for one in before if one.last < node.lineno]
             bound = {name for one in outside for name in one.binds}
             fixed |= (inside.binds | inside.changes) & bound
-    if isinstance(path[-1], FUNCTIONS):
-        arguments = ast.walk(path[-1].args)
-        fixed |= {one.arg for one in arguments if isinstance(one, ast.arg)}
+
     return fixed

@@ -187,15 +187,6 @@ class SourceText:
         names = (alias.asname or alias.name for alias in self.find(ast.alias))
         return frozenset(name.partition(".")[0] for name in names) | COMMON
 
-    def find_bindings(self, name: str) -> list[int]:
-        """Return the lines that bind a name or an attribute."""
-        targets = self.find(ast.Name, ast.Attribute) if name else []
-        return [
-            node.lineno
-            for node in targets
-            if not is_read(node) and ast.unparse(node) == name
-        ]
-
     def list_lines(self, line: int) -> range:
         """Return the lines of the statement that a line is of; of a body, the line."""
         return self._lines_by_line.get(line, range(line, line + 1))

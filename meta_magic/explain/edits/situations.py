@@ -66,7 +66,10 @@ class Situation:
         """The lines that led to the call, innermost first; then those of operands."""
         way = [frame.line for frame in reversed(self.call.frames)]
         made = [at.line for at in self.makers if at]
-        own = self.program.find_bindings(self.call.receiver)
+        name = self.call.receiver
+        targets = self.program.find(ast.Name, ast.Attribute) if name else []
+        bound = [node for node in targets if not is_read(node)]
+        own = [node.lineno for node in bound if ast.unparse(node) == name]
         passed = [line for one in self.refused for line in one.passed]
         found = [*way[:1], *own, *passed, *way, *made, *self.trail]
         whole = (line for one in found for line in self.program.list_lines(one))

@@ -117,11 +117,6 @@ def find_made(tensor: Tensor) -> Span | None:
     return None if found is None else found[1]
 
 
-def read_seen() -> Seen:
-    """Return the integers that expressions evaluated to."""
-    return {span: frozenset(values) for span, values in SEEN.items() if values}
-
-
 def set_literals(literals: Sequence[Literal], values: Mapping[int, int]) -> None:
     """Set the literals of a rewritten block before it runs, some to ``values``."""
     own = {
@@ -248,25 +243,15 @@ class Run(NamedTuple):
     variables: Mapping[str, Any]
 
 
-def prepare_run(trace: Trace, question: Callable[[Run], T]) -> Callable[[], Any]:
-    """Return a function that runs a trace's block with traced numbers, in a child.
-
-    The text of an error does not matter. ``read_answer`` reads what it returns.
-
-    ``question`` is a function of the run; its result can be pickled.
-    """
-    return _prepare(check_rerun(trace), {}, question, is_probe=True)
-
-
 def ask_runs(
     trace: Trace, values: Sequence[Mapping[int, int]], question: Callable[[Run], T]
 ) -> list[T | TrialError]:
     """Run a trace's block once for each of ``values``, of its literals by index."""
     rerun = check_rerun(trace)
-    return answer_all([_prepare(rerun, own, question) for own in values], SECONDS)
+    return answer_all([prepare_run(rerun, own, question) for own in values], SECONDS)
 
 
-def _prepare(
+def prepare_run(
     rerun: Rerun,
     values: Mapping[int, int],
     question: Callable[[Run], Any],
