@@ -99,22 +99,6 @@ def add_limited(first: int, n: int, limit: int) -> int:
     return below(first + n) - below(first)
 
 
-def count_all(call: Operands, read: Reader, products: Products) -> int:
-    """Count the products over all pairs, masked ones too."""
-    return multiply(call, read(call).n_pairs, products)
-
-
-def count_needed(call: Operands, read: Reader, products: Products) -> int:
-    """Count the products over pairs that are not masked."""
-    return multiply(call, count_pairs(call, read(call)), products)
-
-
-def multiply(call: Operands, n_pairs: int, products: Products) -> int:
-    """Return the FLOPs of the products of ``n_pairs`` pairs."""
-    n_keys = products.of_keys * call.shape("query")[-1]
-    return 2 * n_pairs * (n_keys + products.of_values * call.shape("value")[-1])
-
-
 def count_fast(call: Operands) -> int:
     """Count three projections, the products with two of them, and the last one.
 
@@ -163,14 +147,17 @@ READER_BY_BACKWARD: Final[Mapping[str, Reader]] = {
 }
 """How the shapes of each kernel are read."""
 
-Count: TypeAlias = Callable[[Operands, Reader, Products], int]
 
-
-def build_formulas(count: Count) -> dict[str, Formula]:
-    """Return formulas for forward and backward of all kernels."""
+def build_formulas(count: Callable[[Operands, Lengths], int]) -> dict[str, Formula]:
+    """Return formulas for forward and backward of all kernels, by what counts pairs."""
 
     def build(read: Reader, products: Products) -> Formula:
-        return lambda call: count(call, read, products)
+        def multiply(call: Operands) -> int:
+            of_keys = products.of_keys * call.shape("query")[-1]
+            of_values = products.of_values * call.shape("value")[-1]
+            return 2 * count(call, read(call)) * (of_keys + of_values)
+
+        return multiply
 
     return {
         **{op: build(read, FORWARD) for op, read in READER_BY_FORWARD.items()},
@@ -179,11 +166,11 @@ def build_formulas(count: Count) -> dict[str, Formula]:
 
 
 ATTENTION_FLOPS: Final[Mapping[str, Formula]] = {
-    **build_formulas(count_all),
+    **build_formulas(lambda _, lengths: lengths.n_pairs),
     "aten._native_multi_head_attention": count_fast,
     "aten._transformer_encoder_layer_fwd": count_encoder,
 }
 """All pairs counted."""
 
-NEEDED_ATTENTION_FLOPS: Final[Mapping[str, Formula]] = build_formulas(count_needed)
+NEEDED_ATTENTION_FLOPS: Final[Mapping[str, Formula]] = build_formulas(count_pairs)
 """Without masked pairs."""
