@@ -26,24 +26,20 @@ PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 class Columns:
     """Columns with an entry for each call, then columns with one for each tensor.
 
+    -1 stands for none. A call that has no module of its own, being a backward call
+    outside of modules, has the module of its forward call.
+
     Attributes:
-        call_site: For each call its call site; -1 for none.
-        phase: For each call the index of its phase in ``PHASES``.
-        forward: For each backward call its forward call; -1 for others.
-        goes_on: For each call whether its torch function made the operator before.
-        module: For each call the number of its module; -1 for none. A backward call
-            outside of modules has the module of its forward call.
-        module_call: For each call its module call; -1 for none.
-        first: For each call the start of its tensors in the columns below; at the end
-            the number of all tensors.
-        call: For each tensor the call that reads or returns it.
-        slot: For each tensor its slot, counted over all signatures.
-        tensor: For each tensor its number.
-        storage: For each tensor its storage.
-        nbytes: For each tensor the bytes of a storage that just holds it.
-        is_made: For each tensor whether it is returned.
-        is_written: For each tensor whether it is an input that is written.
-        location: For each tensor the index into ``locations`` of its device.
+        phase: The index of its phase in ``PHASES``.
+        goes_on: Whether its torch function made the operator before, too.
+        first: The start of its tensors in the columns below; at the end the number of
+            all tensors.
+        call: The call that reads or returns the tensor.
+        slot: Its slot, counted over all signatures.
+        nbytes: The bytes of a storage that just holds it.
+        is_made: Whether it is returned.
+        is_written: Whether it is an input that is written.
+        location: The index into ``locations`` of its device.
         locations: Devices that the code names; None first, for no named device.
     """
 

@@ -87,22 +87,13 @@ class Slider(NamedTuple):
 
 
 class Options(NamedTuple):
-    """How to record.
+    """How to record; attributes that are not listed are arguments of ``record``.
 
     Attributes:
-        cache: Whether calls seen before need no kernel (the operator cache).
-        device: The device whose kernels are recorded.
         n_devices: Number of GPUs; None for as many as the code names.
-        assumed: Assumptions on values beyond the limits.
-        named: Meaning of a device in the code: ``plan`` keeps all tensors on meta,
-            ``real`` is torch's own meaning.
-        check_values: Whether unknown indices and classes are computed to check them.
         is_patient: Whether the oracle waits for the CPU's answer as long as it takes,
             so that the answer does not depend on how busy the machine is.
-        world: The world that the block is recorded for; None for one process.
         peers: The processes that are recorded at the same time, if there are others.
-        is_checked: Whether likely mistakes are noted, too.
-        dims: The names by which sizes are shown.
         batch: The size of a batch whose samples must not be mixed; "" for none.
     """
 

@@ -21,12 +21,9 @@ Phase: TypeAlias = Literal["init", "forward", "backward", "optimizer", "other"]
 class Geometry:
     """The metadata that tensors share when nothing but their identity differs.
 
+    Attributes that are not listed are as in :class:`TensorMetadata`.
+
     Attributes:
-        stride: Elements to skip to reach the next entry of each dimension; None for
-            a layout without strides (sparse, nested).
-        storage_offset: Elements before the first entry; None where ``stride`` is.
-        is_conj: Whether conjugation is still to be done (:meth:`torch.Tensor.is_conj`).
-        is_neg: Whether negation is still to be done (:meth:`torch.Tensor.is_neg`).
         placement: Device that the code names for it; None where it names none.
         values_shape: Sizes of the elements that a sparse tensor specifies; or None.
         is_coalesced: Whether a tensor of coordinates specifies each position once.

@@ -450,13 +450,10 @@ def _bisect(
     sign = 1 if fails > runs else -1
     tries = [*_list_reported(search), *sorted(hints, key=lambda one: -one)]
 
-    def is_between(size: int) -> bool:
-        return runs < size < fails if sign > 0 else fails < size < runs
-
     for hint in tries[:MAX_HINTS]:
         near = search.size + (hint - search.size) // step * step
         for size in (near, near + step):
-            if is_between(size):
+            if min(runs, fails) < size < max(runs, fails):
                 fails, runs = (fails, size) if search.runs(size) else (size, runs)
     while abs(fails - runs) > step:
         middle = runs + (fails - runs) // (2 * step) * step
