@@ -1,15 +1,11 @@
-"""Which element lies where, and what it comes from through windows.
+"""Which element lies where: its index, its number row by row, its address in memory."""
 
-Its index, its number row by row, and its address in memory.
-"""
-
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from math import prod
 
 from meta_magic.teach.lines import Shape
-from meta_magic.trace.calls import OpCall, TensorMetadata
-from meta_magic.view.pictures import find_picture, is_pointwise
+from meta_magic.trace.calls import TensorMetadata
 
 
 def describe_address(index: Sequence[int], tensor: TensorMetadata) -> str:
@@ -78,32 +74,3 @@ def to_address(index: Sequence[int], tensor: TensorMetadata) -> int:
     """Return where an element lies in memory, counted in elements."""
     steps = zip(index, tensor.stride or (), strict=True)
     return (tensor.storage_offset or 0) + sum(i * step for i, step in steps)
-
-
-def follow_windows(ops: Iterable[OpCall]) -> dict[int, tuple[TensorMetadata, int, int]]:
-    """Return what tensors come from through windows, one after the other.
-
-    Returns:
-        By the number of a tensor, the input of the first window; along its last
-        dimension, how many elements an element comes from, and how far the next
-        element's are.
-    """
-    found: dict[int, tuple[TensorMetadata, int, int]] = {}
-    for op in ops:
-        if not op.inputs or not op.outputs:
-            continue
-        given, made = op.inputs[0], op.outputs[0]
-        name, overload = ("", *op.op.split("."))[-2:]
-        is_window = "conv" in name or "pool" in name
-        picture = find_picture(op) if is_window else None
-        reach = picture.reaches[0][-1] if picture else None
-        if isinstance(reach, list) and reach[0] == "window":
-            _, _, stride, _, dilation, width = reach
-            first, size, step = found.get(given.tensor_id, (given, 1, 1))
-            size += dilation * (width - 1) * step
-            found[made.tensor_id] = first, size, step * stride
-        elif "batch_norm" in name or is_pointwise(name, overload):
-            fields = [f for t in op.inputs if (f := found.get(t.tensor_id))]
-            if fields and len({(f[0].tensor_id, f[2]) for f in fields}) == 1:
-                found[made.tensor_id] = max(fields, key=lambda field: field[1])
-    return found

@@ -18,13 +18,12 @@ from meta_magic.teach.elements import (
     choose_element,
     describe_address,
     describe_index,
-    follow_windows,
     to_address,
     to_number,
 )
 from meta_magic.teach.lines import Group, Line, Shape, read_lines
 from meta_magic.teach.shape_whys import SHAPE_WHYS
-from meta_magic.trace.calls import TensorMetadata
+from meta_magic.trace.calls import OpCall, TensorMetadata
 from meta_magic.trace.summary import describe_failure
 from meta_magic.trace.units import format_shape
 from meta_magic.view.pictures import (
@@ -35,6 +34,7 @@ from meta_magic.view.pictures import (
     find_picture,
     read_terms,
 )
+from meta_magic.view.windows import find_previous_windows
 
 if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
@@ -66,6 +66,10 @@ class Question(NamedTuple):
     at: Shape = ()
 
 
+Drawn: TypeAlias = tuple[str, TensorMetadata]
+Layer: TypeAlias = tuple[Picture, Drawn, Drawn]
+
+
 class LessonLine(NamedTuple):
     """One line of a lesson.
 
@@ -73,6 +77,7 @@ class LessonLine(NamedTuple):
         given: The variables that the line reads, with their shapes.
         picture: None for a module of modules, which is no single call.
         inputs: What is drawn, with the names that the code gives it; ``output`` too.
+        layers: The windows before a window, each with its picture, input and output.
     """
 
     line: int
@@ -80,8 +85,9 @@ class LessonLine(NamedTuple):
     given: tuple[tuple[str, Shape], ...]
     question: Question
     picture: Picture | None
-    inputs: tuple[tuple[str, TensorMetadata], ...]
-    output: tuple[str, TensorMetadata]
+    inputs: tuple[Drawn, ...]
+    output: Drawn
+    layers: tuple[Layer, ...] = ()
 
 
 class Lesson(NamedTuple):
@@ -124,8 +130,9 @@ def describe_step(step: LessonLine) -> Iterator[str]:
 
 def build_lesson(trace: "Trace") -> Lesson:
     """Return the lesson of a trace: its first lines that are worth a question."""
-    fields = follow_windows(trace.ops)
-    made = (make_step(line, fields) for line in read_lines(trace) if line.groups)
+    previous = find_previous_windows(trace)
+    before = {n: trace.ops[call] for n, call in previous.items()}
+    made = (make_step(line, before) for line in read_lines(trace) if line.groups)
     steps = tuple(step for step in made if step is not None)[:MOST_STEPS]
     failure = describe_failure(trace) or trace.error or ""
     if failure and trace.explanation is not None and not trace.explanation.is_silent:
@@ -142,14 +149,12 @@ class Drawing(NamedTuple):
     group: Group
 
 
-def make_step(
-    line: Line, fields: Mapping[int, tuple[TensorMetadata, int, int]]
-) -> LessonLine | None:
+def make_step(line: Line, before: Mapping[int, OpCall]) -> LessonLine | None:
     """Return the step of a line; None if nothing in it is worth a question.
 
     Args:
         line: The line.
-        fields: As of ``follow_windows``.
+        before: The window before each window, by the number of the call.
     """
     drawing = choose_drawing(line)
     module = drawing and drawing.group.module
@@ -160,13 +165,6 @@ def make_step(
     if question is None:
         return None
     names = line.names
-    first, size, _ = fields.get(drawing.output.tensor_id, (drawing.output, 0, 0))
-    known = first.tensor_id in names and first.tensor_id != drawing.inputs[0].tensor_id
-    if size and known:
-        right = f"{question.right} Through all layers an element comes from"
-        right += f" {size} elements of a row of {names[first.tensor_id]}"
-        right += f" {format_shape(first.shape)}."
-        question = question._replace(right=right)
     title = names.get(drawing.output.tensor_id, "result")
     is_last = drawing.output.shape == line.groups[-1].output.shape
     if line.target and is_last and drawing.group is line.groups[-1]:
@@ -175,8 +173,22 @@ def make_step(
         (names.get(t.tensor_id, name_parameter(drawing, n)), t)
         for n, t in enumerate(drawing.inputs)
     ]
-    ends = tuple(named), (title, drawing.output)
+    layers = tuple(list_layers(line, drawing, before))
+    ends = tuple(named), (title, drawing.output), layers
     return LessonLine(*describe_line(line), question, drawing.picture, *ends)
+
+
+def list_layers(
+    line: Line, drawing: Drawing, before: Mapping[int, OpCall]
+) -> Iterator[Layer]:
+    """Yield the windows before a window, the newest first."""
+    at = next((op for op in drawing.group.ops if op.inputs == drawing.inputs), None)
+    while drawing.picture.kind == "window" and at is not None:
+        at = before.get(at.index)
+        picture = at and find_picture(at)
+        if at and picture:
+            name = line.names.get(at.inputs[0].tensor_id, "input")
+            yield picture, (name, at.inputs[0]), ("", at.outputs[0])
 
 
 def describe_line(line: Line) -> tuple[int, str, tuple[tuple[str, Shape], ...]]:
@@ -362,7 +374,7 @@ def ask_shape(line: Line, drawing: Drawing) -> Question | None:
         return None
     if kind == "reduction" and len(drawing.output.shape) == 0:
         return None
-    if kind == "copy" and drawing.output.shape == shapes[0]:
+    if kind in {"copy", "memory"} and drawing.output.shape == shapes[0]:
         return None
     answer = line.groups[-1].output.shape
     if drawing.group.function in MASKED and kind == "broadcast":
@@ -402,13 +414,8 @@ def describe_sizes(kind: str, drawing: Drawing) -> str:
         joined = " and ".join(format_shape(shape) for _, shape in both)
         gives = "give" if len(both) > 1 else "gives"
         return f"{joined} {gives} {format_shape(out)}; summed: {summed or 'nothing'}."
-    if kind == "window":
-        reach = drawing.picture.reaches[0][-1]
-        if isinstance(reach, list) and reach[0] == "window":
-            _, _, step, padding, dilation, width = reach
-            span = dilation * (width - 1) + 1
-            n = f"({shapes[0][-1]} + 2·{padding} - {span}) // {step} + 1"
-            return f"The last dimension: {n} = {out[-1]}."
+    if kind == "window" and drawing.picture.terms:
+        return f"The last dimension: {drawing.picture.terms}."
     joined = " and ".join(format_shape(shape) for shape in shapes[:3])
     return f"{joined} give{'' if len(shapes) > 1 else 's'} {format_shape(out)}."
 
@@ -522,11 +529,28 @@ QUESTIONS: Final[Mapping[str, Ask]] = {
 def write_lesson(lesson: Lesson) -> dict[str, Any]:
     """Return a lesson as JSON, which ``static/lesson.js`` reads."""
 
-    def write_tensor(drawn: tuple[str, TensorMetadata]) -> dict[str, Any]:
+    def write_tensor(drawn: Drawn) -> dict[str, Any]:
         name, t = drawn
         offset = t.storage_offset or 0
         geometry = {"shape": t.shape, "stride": t.stride, "offset": offset}
         return {"name": name, "geometry": geometry}
+
+    def write_call(
+        picture: Picture,
+        inputs: Sequence[Drawn],
+        output: Drawn,
+        layers: Sequence[Layer],
+    ) -> dict[str, Any]:
+        before = None
+        if layers:
+            (earlier, given, made), *rest = layers
+            before = write_call(earlier, [given], made, rest)
+        return {
+            "picture": picture._asdict(),
+            "inputs": [*map(write_tensor, inputs)],
+            "outputs": [write_tensor(output)],
+            "before": before,
+        }
 
     return {
         "failure": lesson.failure,
@@ -537,11 +561,7 @@ def write_lesson(lesson: Lesson) -> dict[str, Any]:
                 "given": step.given,
                 "question": step.question._asdict(),
                 "call": step.picture
-                and {
-                    "picture": step.picture._asdict(),
-                    "inputs": [*map(write_tensor, step.inputs)],
-                    "outputs": [write_tensor(step.output)],
-                },
+                and write_call(step.picture, step.inputs, step.output, step.layers),
             }
             for step in lesson.steps
         ],

@@ -44,15 +44,21 @@ SHAPE_WHYS: Final[Mapping[str, Mapping[str, str]]] = {
         "order": "What is not indexed keeps its order.",
         "size": "The index's shape says how many are taken.",
     },
+    "gather": {
+        "rank": "The result has as many dimensions as the index.",
+        "order": "The result has the shape of the index.",
+        "size": "The result has the shape of the index.",
+    },
     "copy": {
         "rank": "A repeat has as many dimensions as it is given numbers, or more.",
         "order": "The dimensions keep their order.",
         "size": "repeat multiplies sizes, padding is added to them at both ends.",
     },
     "memory": {
-        "rank": "Each None adds a dimension, each number takes one away.",
+        "rank": "None and unsqueeze add a dimension; a number as an index and squeeze "
+        "take one away; view, reshape and expand have one for each number.",
         "order": "The other dimensions keep their order.",
-        "size": "The sizes of a view multiply to its number of elements.",
+        "size": "A view and a reshape have as many elements as before, a slice fewer.",
     },
 }
 """By kind of picture, or by function where its own texts are better."""

@@ -19,6 +19,7 @@ from meta_magic.trace.named_sizes import NamedSize
 from meta_magic.trace.op_columns import Column, OpColumn, Wire
 from meta_magic.trace.signature import Argument, Signature, TensorArgument
 from meta_magic.trace.units import format_shape
+from meta_magic.view.windows import find_previous_windows
 from meta_magic.view.wire import Table, as_differences
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def details_payload(trace: "Trace") -> dict[str, Any]:
         "definition_of": [definitions.of(node.definition) for node in nodes],
         "definitions": definitions.rows,
         "storages": as_differences(storages),
+        "windows": find_previous_windows(trace),
         "deaths": {"n_ops": as_differences(n_ops), "storage": as_differences(died)},
     }
 

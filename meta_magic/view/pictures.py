@@ -43,7 +43,8 @@ class Picture(NamedTuple):
             reaches: ``memory``, where the browser follows the strides, and ``order``,
             where the n-th element stays the n-th.
         terms: Of a product, the letters of each input and of the output, as in
-            ``ik,kj->ij``; ``*`` of an input that is added. Else "".
+            ``ik,kj->ij``; ``*`` of an input that is added. Of windows, how many there
+            are along the last dimension. Else "".
     """
 
     kind: str
@@ -194,6 +195,27 @@ def spread(call: PicturedCall, name: str, n: int, default: int = 1) -> list[int]
     return [int(given[d % len(given)]) for d in range(n)]
 
 
+def slide(reaches: Sequence[list[Reach]], call: PicturedCall) -> Picture:
+    """Return the picture of windows, with their number along the last dimension."""
+    reach, size, n = reaches[0][-1], call.shapes[0][-1], call.out[-1]
+    if not isinstance(reach, list) or reach[0] != "window":
+        return Picture("window", reaches)
+    _, _, step, padding, dilation, width = reach
+    span = dilation * (width - 1) + 1
+    room = size + 2 * padding - span
+    number = f"({size} + 2·{padding} - {span})"
+    if n == room // step + 1:
+        terms = f"{number} // {step} + 1 = {n}"
+    else:
+        terms = f"ceil({number} / {step}) + 1 = {n}"
+    rest = room - padding - (n - 1) * step
+    return Picture(
+        "window",
+        reaches,
+        f"{terms}; no window has the last {rest}" if rest > 0 else terms,
+    )
+
+
 def convolution(call: PicturedCall) -> Picture | None:
     """Return the picture of a convolution, unless it is transposed."""
     if call.arguments.get("transposed"):
@@ -213,7 +235,7 @@ def convolution(call: PicturedCall) -> Picture | None:
     ]
     filters: list[Reach] = [1, *[ALL] * (len(weight) - 1)]
     reaches: list[list[Reach]] = [[0, channels, *windows], filters, [1]]
-    return Picture("window", reaches[: len(call.shapes)])
+    return slide(reaches[: len(call.shapes)], call)
 
 
 def pooling(call: PicturedCall) -> Picture | None:
@@ -224,7 +246,7 @@ def pooling(call: PicturedCall) -> Picture | None:
         windows: list[Reach] = [
             ["share", before + d, call.out[before + d]] for d in range(n)
         ]
-        return Picture("window", [[*range(before), *windows]])
+        return slide([[*range(before), *windows]], call)
     sizes = spread(call, "kernel_size", n)
     steps = spread(call, "stride", n) if call.arguments.get("stride") else sizes
     paddings, dilations = spread(call, "padding", n, 0), spread(call, "dilation", n)
@@ -232,7 +254,7 @@ def pooling(call: PicturedCall) -> Picture | None:
         ["window", before + d, steps[d], paddings[d], dilations[d], sizes[d]]
         for d in range(n)
     ]
-    return Picture("window", [[*range(before), *windows]])
+    return slide([[*range(before), *windows]], call)
 
 
 def join(call: PicturedCall) -> Picture | None:

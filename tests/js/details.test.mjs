@@ -110,13 +110,14 @@ test("a layout is shown by its strides unless it is packed", () => {
 });
 
 test("the operands of a call are named as its code names them", () => {
-  const name = (text, n_inputs, op_function = [0]) => name_operands(
-    { op_function }, { index: 0, inputs: Array(n_inputs).fill({}) }, text);
+  const name = (text, n_inputs, op_function = [0], name = "") => name_operands(
+    { op_function }, { index: 0, inputs: Array(n_inputs).fill({}), site: { function: name } }, text);
   assert.deepEqual(name("a[:, None] + b", 2), ["a[:, None]", "b"]);
   assert.deepEqual(name("(x - y) * f(x + 1)", 2), ["(x - y)", "f(x + 1)"]);
   assert.deepEqual(name("x.view(2, -1).permute(1, 0)", 1), ["x.view(2, -1)"]);
-  assert.deepEqual(name("x.sum(0)", 1, [0, 1]), ["x"]);
-  for (const [text, n, made] of [["torch.cat([a, b])", 2], ["2 - x", 1], ["layer(x)", 3], ["x @ y", 2, [0, 0]]]) {
-    assert.deepEqual(name(text, n, made), [], text);
+  assert.deepEqual(name("x.sum(0)", 1, [0, 1], "torch.Tensor.sum"), ["x"]);
+  assert.deepEqual(name("self.conv(x)", 3, [0, 1], "torch.nn.functional.conv2d"), []);
+  for (const [text, n, made, by] of [["torch.cat([a, b])", 2, [0], "torch.cat"], ["2 - x", 1], ["layer(x)", 3], ["x @ y", 2, [0, 0]]]) {
+    assert.deepEqual(name(text, n, made, by), [], text);
   }
 });

@@ -56,7 +56,7 @@ const NOWHERE = { file: "", scope: "", start: 0, end: 0, column: -1, end_column:
  * @typedef {{path: string, docs: string, file: string, line: number}} Definition
  *   of a class; `docs`: address of its page in torch's documentation, or ""
  * @typedef {{settings_of: number[], settings: string[][], definition_of: number[],
- *   definitions: Definition[], storages: number[],
+ *   definitions: Definition[], storages: number[], windows: Record<number, number>,
  *   deaths: {n_ops: number[], storage: number[]}}} Details as `view/details_payload.py` writes them
  */
 

@@ -252,7 +252,7 @@ def test_a_question_names_what_it_asks_about(others, line, text, answer):
     assert question.answer == answer
 
 
-def test_the_receptive_field_grows_through_layers():
+def test_a_window_knows_the_windows_before_it():
     with record(as_device="cpu") as trace:
         image = torch.ones(1, 3, 28, 28)
         first = nn.Conv2d(3, 8, 3, stride=2)(image).relu()
@@ -261,12 +261,13 @@ def test_the_receptive_field_grows_through_layers():
         wide = nn.Conv1d(2, 2, 3)(torch.ones(1, 2, 9).softmax(-1)).softmax(-1)
         last = nn.Conv1d(2, 2, 3)(wide)
     assert (pooled.shape[-1], last.shape[-1]) == (6, 5)
-    found = [step.question.right for step in trace.teach().steps]
-    assert "Through" not in found[0]
-    # 3 pixels, then 2 more windows 2 pixels apart on each side, then 1 of 2 pixels.
-    assert "comes from 7 elements of a row of image (1, 3, 28, 28)." in found[1]
-    assert "comes from 9 elements of a row of image (1, 3, 28, 28)." in found[2]
-    assert "Through" not in found[4]  # after a softmax it comes from all
+    steps = trace.teach().steps
+    names = [[name for _, (name, _), _ in step.layers] for step in steps]
+    # After a softmax an element comes from a whole line.
+    assert names == [[], ["image"], ["first", "image"], [], []]
+    written = write_lesson(trace.teach())["steps"][2]["call"]["before"]["before"]
+    assert written["inputs"][0]["name"] == "image"
+    assert written["outputs"][0]["geometry"]["shape"] == (1, 8, 13, 13)
 
 
 def test_a_name_has_the_shape_that_it_has_in_this_line(others):

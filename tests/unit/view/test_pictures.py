@@ -4,12 +4,15 @@
 """
 
 import json
+import random
 import shutil
 import subprocess
+from math import prod
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
 from meta_magic import record
@@ -70,18 +73,26 @@ def test_what_has_no_rule_has_no_picture():
     assert find_last(lambda: torch.ones(3)) is None
 
 
-def read_all(function):
-    """Return what the browser reads for the last call: numbers of elements."""
-    with record(as_device="cpu") as trace:
-        function()
-    line = json.dumps(build_payload(trace))
+def read_all(*functions):
+    """Return what the browser reads for the last call of each function."""
+    lines = []
+    for function in functions:
+        with record(as_device="cpu") as trace:
+            function()
+        lines.append(json.dumps(build_payload(trace)))
+    text = "\n".join(lines)
     done = subprocess.run(
-        ["node", DUMP], input=line, capture_output=True, text=True, check=True
+        ["node", DUMP], input=text, capture_output=True, text=True, check=True
     )
-    return json.loads(done.stdout)[-1]["read"]
+    return [json.loads(line)[-1] for line in done.stdout.splitlines()]
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="no Node.js on this machine")
+needs_node = pytest.mark.skipif(
+    shutil.which("node") is None, reason="no Node.js on this machine"
+)
+
+
+@needs_node
 @pytest.mark.parametrize(
     ("function", "read"),
     [
@@ -105,4 +116,63 @@ def read_all(function):
     ],
 )
 def test_the_browser_reads_what_is_worked_out_by_hand(function, read):
-    assert read_all(function) == read
+    (call,) = read_all(function)
+    assert call["read"] == read
+
+
+def make_layer(generator, channels):
+    """Return a random convolution or pooling, and the channels that it makes."""
+    size, step = generator.choice([1, 2, 3]), generator.choice([1, 1, 2])
+    padding, dilation = generator.randint(0, size // 2), generator.choice([1, 2])
+    kind = generator.choice(["convolution", "grouped", "max", "average", "residual"])
+    if kind == "convolution":
+        made = generator.choice([1, 2, 4])
+        return nn.Conv2d(channels, made, size, step, padding, dilation), made
+    if kind == "grouped":
+        layer = nn.Conv2d(
+            channels, channels, (size, 1), step, (padding, 0), groups=channels
+        )
+        return nn.Sequential(layer, nn.ReLU()), channels
+    if kind == "max":
+        return nn.MaxPool2d(size, step, padding, dilation, ceil_mode=step > 1), channels
+    if kind == "average":
+        return nn.AvgPool2d(size, step, padding), channels
+    return Residual(channels, generator.choice([1, 3])), channels
+
+
+class Residual(nn.Module):
+    """A convolution and what it is given, added up."""
+
+    def __init__(self, channels, size):
+        super().__init__()
+        self.layer = nn.Conv2d(channels, channels, size, padding=size // 2)
+        self.norm = nn.BatchNorm2d(channels)
+
+    def forward(self, x):
+        return self.norm(self.layer(x)).relu() + x
+
+
+def make_stack(seed):
+    """Return random layers after one another, and the shape of an image."""
+    generator = random.Random(seed)
+    channels = start = generator.choice([1, 2])
+    layers = []
+    for _ in range(generator.randint(2, 4)):
+        layer, channels = make_layer(generator, channels)
+        layers.append(layer)
+    layers.append(nn.Conv2d(channels, 1, 1))
+    return nn.Sequential(*layers).eval(), (start, 11, generator.choice([9, 12]))
+
+
+@needs_node
+def test_an_element_after_many_windows_comes_from_what_torch_says():
+    # An element is not a number where one that it comes from is none.
+    stacks = [make_stack(seed) for seed in range(30)]
+    calls = read_all(*(lambda s=s, z=z: s(torch.ones(1, *z)) for s, z in stacks))
+    for (stack, shape), call in zip(stacks, calls, strict=True):
+        n = prod(shape)
+        images = torch.zeros(n, n).fill_diagonal_(torch.nan).view(n, *shape)
+        with torch.no_grad():
+            is_read = stack(images).flatten(1).isnan().T
+        wanted = [one.nonzero().flatten().tolist() for one in is_read]
+        assert [sorted(one) for one in call["first"]] == wanted

@@ -43,7 +43,7 @@ export function read_expression(trace, { file, start, end, column, end_column })
  * made several operators, or is written otherwise.
  * @param {import("../data.js").TraceView} trace @param {Operator} op @param {string} text
  */
-export function name_operands({ op_function }, { index, inputs }, text) {
+export function name_operands({ op_function }, { index, inputs, site }, text) {
   if ([index - 1, index + 1].some((other) => op_function[other] === op_function[index])) return [];
   let depth = 0;
   let [sign, dot] = [-1, -1]; // the last binary operator, and the last method
@@ -55,8 +55,9 @@ export function name_operands({ op_function }, { index, inputs }, text) {
     if (/^\.\w+/.test(text.slice(at))) dot = at;
   });
   if (sign > 0 && inputs.length === 2) return [text.slice(0, sign), text.slice(sign + 1).replace(/^\S+ /, "")];
-  const self = text.slice(0, dot);
-  return sign < 0 && dot > 0 && !/^(torch|F|nn)\b|^\d/.test(self) ? [self] : [];
+  const [method] = text.slice(dot + 1).split("("); // of a tensor, or else of a module
+  const is_own = ["", `torch.Tensor.${method}`].includes(site.function);
+  return sign < 0 && dot > 0 && is_own ? [text.slice(0, dot)] : [];
 }
 
 /** Which input an output is, views, or shares its storage with. */
@@ -121,7 +122,7 @@ export function describe_operator(context, index) {
   const gradients = [...trace.op_forward.keys()].filter((i) => trace.op_forward[i] === index);
   const words = [`operator ${index}`, site.function.split(".").at(-1), PHASES[site.phase]];
   const rows = (some) => /** @type {any} */ (some);
-  const drawn = make_call(op, name_operands(trace, op, text));
+  const drawn = make_call(trace, index, name_operands(trace, op, text));
   return {
     kind: "operator", title: shorten_op(op.signature.op),
     under: [make("span", { title: `${site.function}: ${op.signature.op}` }, words.filter(Boolean).join(" · "))],

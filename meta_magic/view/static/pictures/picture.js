@@ -2,12 +2,12 @@
 // at, or reached by the arrow keys, shows which cells of the inputs it is computed from.
 
 import { format_shape, make } from "../dom.js";
-import { find_index, format_read, has_index, list_window, range, read_inputs, to_address, to_number } from "./reach.js";
+import { as_found, find_index, format_read, has_index, list_windows, range, read_inputs, to_address, to_number } from "./reach.js";
 
 /**
  * @typedef {import("./reach.js").DrawnCall} DrawnCall
  * @typedef {import("./reach.js").Drawn} Drawn
- * @typedef {{element: HTMLElement, follow: (index: number[]) => void}} Part follows what is picked
+ * @typedef {{element: HTMLElement, follow: (found: number[][]) => any}} Part follows what is picked
  */
 
 const MOST_CELLS = 8; // rows or columns of which all are drawn
@@ -19,12 +19,12 @@ const PICTURE_RULES = {
   broadcast: "Aligned from the right, sizes are equal, or one is 1 or missing: that one is repeated.",
   product: "Each element of the result is a sum along the dimension that is struck out.",
   loss: "The loss has one term for each element of the result.",
-  memory: "A view is the same memory, read with other strides. Numbers are addresses, counted in elements.",
+  memory: "A view is the same memory, read with other strides. The numbers count its elements.",
   order: "The elements keep their order, row by row.",
   copy: "Each element is copied to new memory.",
   reduction: "All elements along the reduced dimensions become one.",
   line: "Each element is computed from a whole line.",
-  window: "A window moves over the input; each place gives one element. Dashed cells are padding.",
+  window: "Each position of a window gives one element. Dashed cells are padding.",
   join: "Each element comes from one of the inputs.",
   pick: "The index says which of the marked elements is taken.",
   attention: "A query times all keys is its row of scores. Their softmax weighs the values.",
@@ -63,7 +63,7 @@ function fill_strip(strip, low, high, first, mark) {
  */
 function make_grid({ name, geometry }, faces, number, point, pick = false) {
   const { shape } = geometry;
-  const [of_rows, of_columns] = [faces.at(-2), faces.at(-1)];
+  const [of_columns, of_rows] = faces.toReversed();
   const [rows, columns] = [of_rows, of_columns].map((dim) => (dim === undefined ? [0] : list_drawn(shape[dim])));
   let at = shape.map(() => 0);
   const cells = [];
@@ -88,7 +88,7 @@ function make_grid({ name, geometry }, faces, number, point, pick = false) {
     return cell;
   };
   const slice = make("span", { class: "mm-faint" });
-  const grid = make("div", { class: "mm-lattice", role: pick ? "grid" : "img", "aria-label": `${name} ${format_shape(shape)}` },
+  const grid = make("div", { role: pick ? "grid" : "img", "aria-label": `${name} ${format_shape(shape)}` },
     ...rows.map((row) => make("div", { class: "mm-row-of-cells", role: pick && "row" }, ...columns.map((column) => make_cell(row, column)))));
   widen(grid, write(shape.map((size) => size - 1)));
   /** Mark what is read, or the cell that is picked; nothing for null. @param {number[][] | null} found */
@@ -133,7 +133,8 @@ function make_strip({ inputs: [{ name, geometry }], outputs: [made] }) {
   const element = make("div", { class: "mm-strip", role: "img" });
   const walk = (index, own) => (own.shape.length
     ? range(0, own.shape.at(-1)).map((i) => to_address([...index.slice(0, -1), i], own)) : [own.offset]);
-  const follow = (index) => {
+  const follow = (found) => {
+    const index = found.map(([i]) => i);
     const address = to_address(index, made.geometry);
     const before = walk(find_index(address, geometry) ?? [], geometry);
     const after = walk(index, made.geometry);
@@ -149,25 +150,27 @@ function make_strip({ inputs: [{ name, geometry }], outputs: [made] }) {
   return { element: make("div", {}, legend, element), follow };
 }
 
-/** One row of what a window moves over. @param {DrawnCall} call @returns {Part | null} */
-function make_row({ picture: { reaches: [reach] }, inputs: [{ geometry: { shape } }], outputs: [{ geometry }] }) {
-  const [kind, dim, step, padding, dilation, width] = /** @type {any} */ (reach.at(-1));
+/** One row of what a window moves over, and of what the windows before it do. @param {DrawnCall} call @returns {Part | null} */
+function make_rows(call) {
+  const { picture, inputs: [input], outputs: [{ geometry }], before } = call;
+  const reach = /** @type {any} */ (picture.reaches[0].at(-1));
+  const [kind, dim, step, padding] = reach;
   if (kind !== "window") return null;
-  const [size, places] = [shape[dim], geometry.shape[dim]];
-  const span = dilation * (width - 1) + 1;
-  const over = (places - 1) * step - padding + span; // the first element after the last window
-  const rest = Math.max(0, size + padding - over);
-  const element = make("div", { class: "mm-strip", role: "img" });
-  const follow = (index) => {
-    const window = list_window(index[dim] * step - padding, dilation, width);
-    const first = Math.max(-padding, Math.min(window[0] - step, size + padding - STRIP));
-    fill_strip(element, -padding, size + padding, first, (place) => [
-      (place < 0 || place >= size) && "padding", place >= over && "over", window.includes(place) && "read"]);
-    element.ariaLabel = `window at ${window.join(", ")}`;
+  const size = input.geometry.shape[dim];
+  const end = size + padding;
+  const last = list_windows([geometry.shape[dim] - 1], reach).at(-1);
+  const text = make("p");
+  const strip = make("div", { class: "mm-strip", "aria-hidden": true }); // the text says it
+  const rows = before && make_rows(before);
+  const follow = (found) => {
+    const [read] = read_inputs(call, found);
+    const window = list_windows(found[dim], reach);
+    text.textContent = `from ${read ? format_read(input, read) : "padding"}; dimension ${dim}: ${picture.terms}`;
+    fill_strip(strip, -padding, end, Math.max(-padding, Math.min(window[0] - step, end - STRIP)), (place) => [
+      (place < 0 || place >= size) && "padding", place > last && "over", window.includes(place) && "read"]);
+    if (read) rows?.follow(read);
   };
-  const sum = `⌊(${size} + 2·${padding} − ${span}) / ${step}⌋ + 1 = ${places}`;
-  const words = rest ? `; no window has the last ${rest}` : "";
-  return { element: make("div", {}, make("p", {}, `one row, dimension ${dim}: ${sum}${words}`), element), follow };
+  return { element: make("div", {}, text, strip, rows?.element ?? ""), follow };
 }
 
 /** Choose an index of a dimension that is not drawn, or a result. @param {string} label @param {number} size @param {number} first @param {(i: number) => void} choose */
@@ -188,10 +191,7 @@ function choose_index(label, size, first, choose) {
 }
 
 /** Whether several elements are read in a dimension. @param {import("./reach.js").Reach} [reach] */
-const is_ranged = (reach) => reach === -1 || ["upto", "window", "share", "group"].includes(reach?.[0]);
-
-/** An element of a tensor. @param {Drawn} drawn @param {number[]} index */
-const format_element = (drawn, index) => format_read(drawn, index.map((i) => [i]));
+const is_ranged = (reach) => reach === -1 || ["upto", "window"].includes(reach?.[0]);
 
 /** Draw a call. @param {DrawnCall} call @param {number[]} [at] the element that is picked at first */
 export function draw_picture(call, at = []) {
@@ -205,18 +205,19 @@ export function draw_picture(call, at = []) {
     const drawn = outputs[output];
     const one = { ...call, outputs: [drawn] };
     const { shape } = drawn.geometry;
-    const part = { memory: make_strip, window: make_row }[kind]?.(one);
+    const part = { memory: make_strip, window: make_rows }[kind]?.(one);
     const faces = choose_faces(shape, () => 1);
     let picked = shape.map((_, dim) => at[dim] ?? 0);
     const pick = (index) => {
       picked = index;
-      const reads = read_inputs(one, index);
+      const found = as_found(index);
+      const reads = read_inputs(one, found);
       given.forEach((grid, i) => grid && grid.mark(reads[i]));
-      made.mark(index.map((i) => [i]));
-      part?.follow(index);
+      made.mark(found);
+      part?.follow(found);
       const read = inputs.flatMap((input, i) => (reads[i] ? [format_read(input, reads[i])] : []));
       const terms = [drawn.geometry.offset, ...index.map((i, d) => `${i}·${drawn.geometry.stride[d]}`)];
-      said.textContent = format_element(drawn, index) + (kind === "memory"
+      said.textContent = format_read(drawn, found) + (kind === "memory"
         ? ` is at ${terms.join(" + ")} = ${to_address(index, drawn.geometry)}` : ` ← ${read.join(", ") || "no element: padding"}`);
     };
     const given = inputs.map((input, i) => {
@@ -229,8 +230,8 @@ export function draw_picture(call, at = []) {
     /** Mark the elements that read one of an input. @param {number} i @param {number[]} index */
     const show_readers = (i, index) => {
       const readers = made.cells.filter((at) =>
-        at.cell.classList.toggle("mm-walk", has_index(read_inputs(one, made.place(at))[i], index)));
-      said.textContent = `${format_element(inputs[i], index)} → ${readers.length} of the elements shown of ${drawn.name}`;
+        at.cell.classList.toggle("mm-walk", has_index(read_inputs(one, as_found(made.place(at)))[i], index)));
+      said.textContent = `${format_read(inputs[i], as_found(index))} → ${readers.length} of the elements shown of ${drawn.name}`;
     };
     const outer = shape.flatMap((size, dim) => (faces.includes(dim) || size < 2 ? [] : [
       choose_index(`dimension ${dim}`, size, picked[dim], (i) => pick(picked.map((old, d) => (d === dim ? i : old))))]));

@@ -5,7 +5,8 @@
  * @typedef {{kind: string, reaches: Reach[][], terms: string}} Picture
  * @typedef {import("../data.js").Geometry} Geometry
  * @typedef {{name: string, geometry: Geometry}} Drawn
- * @typedef {{op: string, picture: Picture, inputs: Drawn[], outputs: Drawn[]}} DrawnCall
+ * @typedef {{picture: Picture, inputs: Drawn[], outputs: Drawn[], before?: DrawnCall | false | null}} DrawnCall
+ *   `before` of a window: the one that its input comes from
  */
 
 /** Whole numbers. @param {number} start @param {number} stop */
@@ -18,6 +19,9 @@ export const to_index = (n, shape) => shape.map((size, d) =>
 
 /** The number of an index, the last dimension fastest. @param {number[]} index @param {number[]} shape */
 export const to_number = (index, shape) => index.reduce((n, i, d) => n * shape[d] + i, 0);
+
+/** An index as the indices in each dimension. @param {number[]} index */
+export const as_found = (index) => index.map((i) => [i]);
 
 /** Where an element lies in memory. @param {number[]} index @param {Geometry} geometry */
 export const to_address = (index, { stride, offset }) =>
@@ -35,40 +39,46 @@ export function find_index(address, { shape, stride, offset }) {
   return rest === 0 && index.every((i, d) => i >= 0 && i < shape[d]) ? index : null;
 }
 
-/** The indices that a reach has in a dimension of some size. @param {Reach} reach @param {number} size @param {number[]} index of the output */
-function read_dimension(reach, size, index) {
-  if (typeof reach === "number") return reach < 0 ? range(0, size) : [size === 1 ? 0 : index[reach]];
-  const [kind, d, n, padding, dilation, width] = reach;
-  const at = index[d];
-  switch (kind) {
-    case "upto": return range(0, Math.min(size, at + 1));
-    case "flip": return [size - 1 - at];
-    case "turn": return [(at - n + size * (1 + Math.abs(n))) % size];
-    case "shift": return range(0, size).includes(at - n) ? [at - n] : [];
-    case "group": return range(0, padding).map((i) => Math.floor(at / n) * padding + i);
-    case "share": return range(Math.floor(at * size / n), Math.ceil((at + 1) * size / n));
-    default: return list_window(at * n - padding, dilation, width).filter((i) => i >= 0 && i < size);
-  }
-}
+/** What is read for each of some indices, each once. @param {number[]} some @param {(i: number) => number[]} read */
+const unite = (some, read) => [...new Set(some.flatMap(read))].sort((a, b) => a - b);
 
-/** The places of a window, also those in the padding. @param {number} start @param {number} dilation @param {number} width */
-export const list_window = (start, dilation, width) => range(start, start + dilation * width, dilation);
+/** The positions of windows along a row, also those in the padding. @param {number[]} some indices of the windows @param {any} reach */
+export const list_windows = (some, [, , step, padding, dilation, width]) => unite(some, (i) =>
+  range(i * step - padding, i * step - padding + dilation * width, dilation));
+
+/** The indices that a reach has in a dimension of some size. @param {Reach} reach @param {number} size @param {number[][]} found of the output */
+function read_dimension(reach, size, found) {
+  const [kind, d, n, m] = typeof reach === "number" ? ["at", reach] : reach;
+  if (d < 0) return range(0, size);
+  const read = {
+    at: (i) => [size === 1 ? 0 : i],
+    upto: (i) => range(0, i + 1),
+    flip: (i) => [size - 1 - i],
+    turn: (i) => [((i - n) % size + size) % size],
+    shift: (i) => [i - n],
+    group: (i) => range(0, m).map((at) => Math.floor(i / n) * m + at),
+    share: (i) => range(Math.floor(i * size / n), Math.ceil((i + 1) * size / n)),
+    window: (i) => list_windows([i], reach),
+  }[kind];
+  return unite(found[d], read).filter((i) => i >= 0 && i < size);
+}
 
 /**
  * For each input, the indices in each of its dimensions; null where nothing is read.
- * @param {DrawnCall} call @param {number[]} index of an element of its first output
+ * @param {DrawnCall} call @param {number[][]} found indices in each dimension of its first output
  * @returns {(number[][] | null)[]}
  */
-export function read_inputs({ picture, inputs, outputs: [{ geometry: made }] }, index) {
-  const single = (found) => inputs.map((_, i) => (i || !found ? null : found.map((n) => [n])));
+export function read_inputs({ picture, inputs, outputs: [{ geometry: made }] }, found) {
+  const index = found.map(([first]) => first);
+  const single = (one) => inputs.map((_, i) => (i || !one ? null : as_found(one)));
   if (picture.kind === "memory") return single(find_index(to_address(index, made), inputs[0].geometry));
   if (picture.kind === "order") return single(to_index(to_number(index, made.shape), inputs[0].geometry.shape));
   return inputs.map(({ geometry: { shape } }, i) => {
     const reaches = picture.reaches[i] ?? [];
     const more = /** @type {[string, number, number][]} */ (reaches.slice(shape.length));
     const is_read = more.every(([, d, n]) => index[d] === n);
-    const found = shape.map((size, d) => (d < reaches.length ? read_dimension(reaches[d], size, index) : []));
-    return is_read && reaches.length >= shape.length && found.every(({ length }) => length) ? found : null;
+    const read = shape.map((size, d) => (d < reaches.length ? read_dimension(reaches[d], size, found) : []));
+    return is_read && reaches.length >= shape.length && read.every(({ length }) => length) ? read : null;
   });
 }
 
@@ -81,6 +91,7 @@ function format_slice(found, size) {
   if (found.length === 1) return `${first}`;
   if (found.length === size) return ":";
   const step = second - first;
+  if (found.some((n, i) => n !== first + i * step)) return `{${found.length} from ${first} to ${found.at(-1)}}`;
   return `${first || ""}:${found.at(-1) + 1}${step > 1 ? `:${step}` : ""}`;
 }
 
