@@ -85,7 +85,7 @@ def test_a_batch_is_chosen_by_buttons(picture, expect):
     batch = shown.get_by_role("group", name="dimension 0")
     batch.get_by_role("button", name="1").click()
     expect(shown.get_by_role("status")).to_have_text(
-        "result[1, 0, 0] ← self[1, 0, :], mat2[1, :, 0]"
+        "result[1, 0, 0] ← torch.ones(2, 3, 4)[1, 0, :], mat2[1, :, 0]"
     )
 
 
@@ -98,8 +98,24 @@ def test_a_large_tensor_is_drawn_as_its_first_and_last_elements(picture, expect)
 def test_a_row_of_a_convolution_shows_what_no_window_reaches(picture, expect):
     # 8 elements, windows of 3 at 0, 2 and 4: the last reaches 6.
     shown = picture("aten.convolution.default")
-    expect(shown).to_contain_text("/ 2⌋ + 1 = 3")
+    expect(shown).to_contain_text("(8 + 2·0 - 3) // 2 + 1 = 3")
     expect(shown.locator(".mm-over")).to_have_text("7")
+
+
+def test_a_window_after_another_one_is_followed_to_its_input(serve, expect):
+    with record(as_device="cpu") as trace:
+        row = torch.nn.Conv1d(1, 1, 3, padding=1)(torch.ones(1, 1, 9)).relu()
+        torch.nn.Conv1d(1, 1, 2, stride=2)(row)
+    page = serve(trace)
+    page.get_by_role("tab", name="Operators").click()
+    page.get_by_role("row").filter(has_text="aten.convolution.default").nth(1).click()
+    shown = page.locator(".mm-picture")
+    # It has 2 and 3 of the row; with one more at each side, 1 to 4 were read.
+    shown.get_by_role("gridcell", name="[0, 0, 1]").hover()
+    first, second = shown.locator(".mm-strip").all()
+    assert first.locator(".mm-read").all_inner_texts() == ["2", "3"]
+    assert second.locator(".mm-read").all_inner_texts() == ["1", "2", "3", "4"]
+    expect(shown).to_contain_text("[0, 0, 1:5]; dimension 2: (9 + 2·1 - 3) // 1 + 1")
 
 
 def test_an_operator_of_one_tensor_has_no_picture(picture, expect):

@@ -168,9 +168,9 @@ function make_rows(call) {
     text.textContent = `from ${read ? format_read(input, read) : "padding"}; dimension ${dim}: ${picture.terms}`;
     fill_strip(strip, -padding, end, Math.max(-padding, Math.min(window[0] - step, end - STRIP)), (place) => [
       (place < 0 || place >= size) && "padding", place > last && "over", window.includes(place) && "read"]);
-    if (read) rows?.follow(read);
+    if (read && rows) rows.follow(read);
   };
-  return { element: make("div", {}, text, strip, rows?.element ?? ""), follow };
+  return { element: make("div", {}, text, strip, rows ? rows.element : ""), follow };
 }
 
 /** Choose an index of a dimension that is not drawn, or a result. @param {string} label @param {number} size @param {number} first @param {(i: number) => void} choose */
