@@ -7,6 +7,7 @@ the block was recorded with it, the note is gone, and no other one came. Read
 """
 
 import ast
+import linecache
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,8 +48,13 @@ MAX_SECONDS: Final = 4.0
 MAX_REPAIRED: Final = 4
 """So many notes are repaired."""
 
-RECURRENT: Final = frozenset({"LSTM", "GRU", "RNN", "MultiheadAttention"})
-NORMALIZING: Final = ("softmax", "log_softmax", "Softmax", "LogSoftmax", "norm")
+SEQUENTIAL: Final = {
+    *("LSTM", "GRU", "RNN", "MultiheadAttention", "Transformer"),
+    *("TransformerEncoderLayer", "TransformerDecoderLayer"),
+}
+NORMALIZING: Final = (
+    *("softmax", "log_softmax", "Softmax", "LogSoftmax", "norm", "normalize"),
+)
 SOFT: Final = frozenset({"softmax", "sigmoid", "Softmax", "Sigmoid"})
 
 
@@ -128,7 +134,7 @@ def move_dimensions(lines: NotedLines) -> Iterator[Edit]:
 def put_batch_first(lines: NotedLines) -> Iterator[Edit]:
     """Make a layer with ``batch_first``, or take the last step of its result."""
     for called in lines.program.calls:
-        if called.name in RECURRENT and "batch_first" not in lines.program.read(
+        if called.name in SEQUENTIAL and "batch_first" not in lines.program.read(
             called.node
         ):
             yield from lines.program.add_argument(called.node, "batch_first=True", 0)
@@ -197,7 +203,7 @@ def move(
 
     Args:
         lines: The lines of the note.
-        what: A part of the statement.
+        what: A part of the statement, which is on the line of the note.
         after: The other one has one of these; () if it is further out and before it, or
             is a line of the note.
         is_level: Whether both must be in one body.
@@ -205,9 +211,10 @@ def move(
     program = lines.program
     for moved in lines.find(ast.Expr, ast.Assign):
         text = program.read(moved)  # type: ignore[arg-type]  # a statement
-        for other in program.find(ast.Expr, ast.Assign) if what in text else ():
+        line, column = moved.lineno, moved.col_offset  # type: ignore[attr-defined]
+        is_noted = what in text and line == lines.note.line
+        for other in program.find(ast.Expr, ast.Assign) if is_noted else ():
             read = program.read(other)
-            line, column = moved.lineno, moved.col_offset  # type: ignore[attr-defined]
             is_out = other.col_offset < column and other.lineno < line
             is_meant = any(one in read for one in after) or (
                 not after and (is_out or other.lineno in lines.note.lines)
@@ -240,9 +247,9 @@ def put_in_mode(lines: NotedLines, mode: str) -> Iterator[Edit]:
 
 def unscale(lines: NotedLines) -> Iterator[Edit]:
     """Divide gradients by the scale of the scaler before they are clipped."""
-    made = [(n, lines.program.read(n.value)) for n in lines.program.find(ast.Assign)]
+    bound = [*list_bound(lines.program)]
     scalers, optimizers = (
-        [ast.unparse(node.targets[0]) for node, text in made if part in text]
+        [name for name, text in bound if part in text]
         for part in ("GradScaler(", "optim.")
     )
     for scaler, optimizer in product(scalers, optimizers):
@@ -268,15 +275,25 @@ def add_argument(lines: NotedLines, text: str, *names: str) -> Iterator[Edit]:
             yield from lines.program.add_argument(called.node, text, 0)
 
 
+def list_bound(program: SourceText) -> Iterator[tuple[str, str]]:
+    """Yield the names that a program binds, and the text of each value."""
+    for node in program.find(ast.Assign):
+        pairs = [(node.targets[0], node.value)]
+        if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
+            pairs = [*zip(node.targets[0].elts, node.value.elts, strict=False)]
+        for target, value in pairs:
+            yield ast.unparse(target), program.read(value)
+
+
 def call_optimizer(lines: NotedLines, method: str) -> Iterator[Edit]:
     """Call a method of an optimizer at the end of the line."""
-    for node in lines.program.find(ast.Assign):
-        text = lines.program.read(node.value)
-        if ".optim." not in f".{text}" and "optim" not in text.lower():
+    for name, text in list_bound(lines.program):
+        if "optim" not in text.lower():
             continue
-        name = ast.unparse(node.targets[0])
         for called in lines.find_calls("backward", "step"):
-            yield from lines.program.extend(called.node, f"{{}}; {name}.{method}()", 0)
+            call = f"{name}.{method}()"
+            cost = float(call in lines.program.text)  # the one that is never called
+            yield from lines.program.extend(called.node, f"{{}}; {call}", cost)
 
 
 LETTER: Final = re.compile(r"\b[A-Z]\b")
@@ -419,6 +436,9 @@ def find_edit(
         parsed = block.parse(edit)
         if parsed is None:
             continue
+        text, file = apply_edit(block.text, edit), block.rerun.file
+        lines = text.splitlines(keepends=True)  # rules on loops read the source
+        linecache.cache[file] = len(text), None, lines, file
         trace = record_block(block.rerun, *parsed, nullcontext)
         now = Counter(note.kind for note in trace.wrong)
         is_right = not (trace.error or refused or Counter(now) - Counter(before))

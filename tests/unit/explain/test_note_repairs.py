@@ -2,6 +2,7 @@
 
 import pytest
 
+from meta_magic.explain import note_repairs
 from meta_magic.explain.note_repairs import is_merged
 from tests.conformance.explanations import record_cell
 
@@ -40,6 +41,55 @@ def find_repair(text):
 )
 def test_the_edit_that_is_meant_is_shown(text, repaired):
     assert find_repair(text) == [repaired]
+
+
+NET = "net, x = nn.Linear(4, 1), torch.ones(3, 4)\n"
+MADE = "opt = torch.optim.Adam(net.parameters())"
+CLEAR = "opt.zero_grad()"
+CLIP = "nn.utils.clip_grad_norm_(net.parameters(), 1)"
+
+
+def write_loop(*lines):
+    return "\n    ".join(("for _ in range(2):", *lines))
+
+
+@pytest.mark.parametrize(
+    ("text", "repaired"),
+    [
+        (
+            f"{NET}{MADE}\n"
+            + write_loop(CLEAR, "opt.step()", "net(x).mean().backward()"),
+            ["", "net(x).mean().backward(); opt.step()"],
+        ),
+        (
+            NET + write_loop(MADE, CLEAR, "net(x).mean().backward()", "opt.step()"),
+            [f"{NET[:-1]}; {MADE}", ""],
+        ),
+        (
+            f"{NET}{MADE}\n"
+            + write_loop(
+                CLEAR, "loss = net(x).mean()", CLIP, "loss.backward()", "opt.step()"
+            ),
+            ["", f"loss.backward(); {CLIP}"],
+        ),
+        (
+            "net = nn.Sequential(*[nn.Linear(4, 4)] * 3)\nnet(torch.ones(2, 4))",
+            ["net = nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)])"],
+        ),
+        (
+            "p = nn.Linear(4, 1)(torch.ones(3, 4)).sigmoid()\nx = torch.ones(3, 1)\n"
+            "F.binary_cross_entropy(x, p).backward()",
+            ["F.binary_cross_entropy(p, x).backward()"],
+        ),
+    ],
+)
+def test_statements_are_moved_and_expressions_rewritten(text, repaired, monkeypatch):
+    monkeypatch.setattr(note_repairs, "SECONDS", 60.0)
+    monkeypatch.setattr(note_repairs, "MAX_SECONDS", 60.0)
+    trace = record_cell(HEAD + text, "<program>")
+    (note,) = note_repairs.repair_notes(trace, trace.wrong)
+    found = [part.partition(": ")[2] for part in note.repair.split("; line ")]
+    assert found == repaired
 
 
 def test_a_note_without_an_edit_that_helps_has_no_repair():
