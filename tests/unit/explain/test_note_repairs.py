@@ -77,9 +77,8 @@ def write_loop(*lines):
             ["net = nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)])"],
         ),
         (
-            "p = nn.Linear(4, 1)(torch.ones(3, 4)).sigmoid()\nx = torch.ones(3, 1)\n"
-            "F.binary_cross_entropy(x, p).backward()",
-            ["F.binary_cross_entropy(p, x).backward()"],
+            f"{NET}p = net(x).sigmoid()\nF.binary_cross_entropy(x[:, :1], p)",
+            ["F.binary_cross_entropy(p, x[:, :1])"],
         ),
     ],
 )
