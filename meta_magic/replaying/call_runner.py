@@ -65,19 +65,15 @@ class HeldStorage:
             self.tensors.clear()
             self.geometries.clear()
         self.geometries[id(geometry)] = geometry
-        tensor = self.tensors[id(geometry)] = make_view(self.real, geometry)
-        return tensor
+        return self.tensors.setdefault(id(geometry), make_view(self.real, geometry))
 
 
 class ReplayMemory:
-    """The real storages that are live during a replay.
+    """The real storages that are live during a replay, by their number.
 
     Args:
         sizes: The bytes of each storage by its number; 0 if they are not known.
         device: The device that replaces meta.
-
-    Attributes:
-        held: The storages, by their number.
     """
 
     def __init__(
@@ -95,12 +91,6 @@ class ReplayMemory:
         held = self.held[storage]
         tensor = held.tensors.get(id(geometry))
         return held.view(geometry, self.device) if tensor is None else tensor
-
-    def forget_tensors(self, storages: Iterable[int]) -> None:
-        """Forget remembered tensors, whose shape or strides a call may have changed."""
-        for storage in storages:
-            if storage in self.held:
-                self.held[storage].tensors.clear()
 
     @property
     def nbytes(self) -> int:
@@ -185,21 +175,17 @@ class ReplayMemory:
             self.add(constant.storage, constant.sparse.clone().to(self.device))
         elif constant.data is not None:
             self.add(constant.storage, load_bytes(constant.data))
-        else:
-            self._load_shared(constant)
-
-    def _load_shared(self, constant: Constant) -> None:
-        """Add a copy of a tensor of the user, if it did not change since."""
-        tensor, name = constant.tensor, constant.name
-        if tensor is None or sum_bytes(tensor) != constant.checksum:
-            raise ReplayError(
-                f"{'a real tensor' if name is None else f'your real `{name}`'} that "
-                "the cell read was changed since, and at "
-                f"{0 if tensor is None else tensor.numel():,} bytes was too large to "
-                "be copied: run the cell again",
-                constant.storage,
-            )
-        self.add(constant.storage, tensor.clone().untyped_storage())
+        else:  # a tensor of the user, which is read again
+            tensor, name = constant.tensor, constant.name
+            if tensor is None or sum_bytes(tensor) != constant.checksum:
+                what = "a real tensor" if name is None else f"your real `{name}`"
+                raise ReplayError(
+                    f"{what} that the cell read was changed since, and at "
+                    f"{0 if tensor is None else tensor.numel():,} bytes was too large "
+                    "to be copied: run the cell again",
+                    constant.storage,
+                )
+            self.add(constant.storage, tensor.clone().untyped_storage())
 
 
 def allocate(nbytes: int, device: torch.device) -> UntypedStorage:
@@ -299,7 +285,10 @@ class CallRunner:
     ) -> list[Tensor]:
         """Make a call; return its output tensors."""
         if call.operator.is_setting:
-            return [self._set(call.outputs[0], call.signature.outputs[0])]
+            storage, geometry = call.outputs[0], call.signature.outputs[0]
+            if storage not in self.memory:
+                self.memory.allocate(storage, geometry)
+            return [self.memory.tensor(storage, geometry)]
         generator = None
         if draw is not None:
             generator = self.streams.prepare(draw, call.device_on(self.device))
@@ -307,14 +296,9 @@ class CallRunner:
         if draw is not None:
             self.streams.note(draw)
         if call.operator.lays_out_anew:
-            self.memory.forget_tensors(call.inputs)
+            for storage in self.memory.held.keys() & call.inputs:
+                self.memory.held[storage].tensors.clear()
         return tensors_in(returned)
-
-    def _set(self, storage: int, geometry: Geometry) -> Tensor:
-        """Return a tensor on a storage, which is allocated if necessary."""
-        if storage not in self.memory:
-            self.memory.allocate(storage, geometry)
-        return self.memory.tensor(storage, geometry)
 
     def use_up(
         self, call: Call, draw: Draw, pieces: Iterable[Sequence[Tensor]]
@@ -402,9 +386,6 @@ def _read_outside() -> tuple[object, ...]:
     return random.getstate(), numbers[1].tobytes(), numbers[2:]
 
 
-DEFAULTS: Final = {name: flag.default for name, flag in FLAGS.items()}
-
-
 def needs_flags(program: Program) -> bool:
     """Whether a call of a program ran under other flags than are set now."""
     is_set = any(flag.read() != flag.default for flag in FLAGS.values())
@@ -420,7 +401,8 @@ def with_flags(program: Program, call: int) -> Iterator[None]:
     end = bisect_right(program.flags, call, key=itemgetter(0))
     changed = {name: value for _, name, value in program.flags[:end]}
     now = {name: flag.read() for name, flag in FLAGS.items()}
-    wanted = {n: v for n, v in {**DEFAULTS, **changed}.items() if v != now[n]}
+    values = {name: flag.default for name, flag in FLAGS.items()} | changed
+    wanted = {name: value for name, value in values.items() if value != now[name]}
     try:
         for name, value in wanted.items():
             FLAGS[name].write(value)

@@ -113,29 +113,17 @@ def pair_rows(given: Given) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def reduce_lists(alike: Alike, given: Given) -> None:
-    """Reduce lists of tensors; this process gets one tensor of each list."""
-    pairs = zip(given["output_tensors"], given["input_tensors"], strict=True)
-    for output, parts in pairs:
+    """Reduce or scatter lists of tensors; this process gets one of each list."""
+    for output, parts in zip(
+        given["output_tensors"], given["input_tensors"], strict=True
+    ):
         output.copy_(alike.reduce(parts[alike.me]))
-
-
-def scatter_lists(alike: Alike, given: Given) -> None:
-    """Get one tensor of each list."""
-    pairs = zip(given["output_tensors"], given["input_tensors"], strict=True)
-    for output, parts in pairs:
-        output.copy_(parts[alike.me])
 
 
 def exchange_lists(alike: Alike, given: Given) -> None:
     """Send one tensor to each process, and get one of each."""
     for output in given["output_tensors"]:
         output.copy_(given["input_tensors"][alike.me])
-
-
-def exchange_rows(alike: Alike, given: Given) -> None:
-    """Send rows to each process, and get rows of each."""
-    output = given["output"]
-    output.copy_(exchange(alike, given).view_as(output))
 
 
 # Collectives that return new tensors
@@ -203,9 +191,11 @@ RUN_BY_NAME: Final[Mapping[str, Callable[[Alike, Given], Any]]] = {
     "c10d.reduce_scatter_": reduce_lists,
     "c10d._reduce_scatter_base_": reduce_rows,
     "c10d.reduce_scatter_tensor_coalesced_": reduce_rows,
-    "c10d.scatter_": scatter_lists,
+    "c10d.scatter_": reduce_lists,
     "c10d.alltoall_": exchange_lists,
-    "c10d.alltoall_base_": exchange_rows,
+    "c10d.alltoall_base_": lambda alike, given: given["output"].copy_(
+        exchange(alike, given).view_as(given["output"])
+    ),
     "_c10d_functional.all_reduce": reduced,
     "_c10d_functional.all_reduce_": lambda alike, given: given["input"].copy_(
         reduced(alike, given)
@@ -235,7 +225,13 @@ def call_collective(function: Any, **given: Any) -> Any:
     planned = find_planned(given.values())
     if planned is not None:
         return call_planned(function, planned, given)
-    returned = function(**{name: to_object(value) for name, value in given.items()})
+    objects = dict(given)
+    for name, value in given.items():
+        if isinstance(value, OpaqueArgument):
+            objects[name] = find_group(value.text)
+            if objects[name] is None:
+                raise ReplayError(f"the recording keeps only the text {value.text!r}")
+    returned = function(**objects)
     wait_for(returned)
     return returned
 
@@ -247,29 +243,12 @@ def check_alone(signature: Signature) -> None:
     given = [getattr(v, "text", v) for _, v in signature.arguments]
     group = None if find_planned(given) else find_real_group(given)
     if group is not None:
-        is_from_root = signature.op in (
-            "c10d.scatter_.default",
-            "c10d.broadcast_.default",
-        )
+        is_from_root = signature.op.startswith(("c10d.scatter_.", "c10d.broadcast_."))
+        hint = " (with src_data_rank=None DTensor sends nothing)"
         raise ReplayError(
             f"{signature.op} takes what {group.size() - 1} other processes of "
-            f"the group {group.group_name} send"
-            + (
-                " (with src_data_rank=None DTensor sends nothing)"
-                if is_from_root
-                else ""
-            )
+            f"the group {group.group_name} send{hint if is_from_root else ''}"
         )
-
-
-def to_object(value: Any) -> Any:
-    """Return the object that a text describes; other values as they are."""
-    if not isinstance(value, OpaqueArgument):
-        return value
-    found = find_group(value.text)
-    if found is None:
-        raise ReplayError(f"the recording keeps only the text {value.text!r}")
-    return found
 
 
 def call_planned(function: Any, group: Group, given: Given) -> Any:

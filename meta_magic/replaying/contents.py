@@ -74,7 +74,7 @@ def find_drawn_elsewhere(plan: Plan, given: Mapping[int, None]) -> dict[int, Non
         if is_planned or not drawn.isdisjoint(call.read):
             drawn.update(call.written, call.outputs)
             continue
-        for index in call.overwritten:
+        for index in call.usage.overwritten:
             storage = call.inputs[index]
             if call.fills(index, plan.recorded.nbytes_by_storage[storage]):
                 drawn.discard(storage)
@@ -97,8 +97,9 @@ def follow_call(
             raw[storage] = RawMemory(sizes[storage])
         elif is_tainted:
             memory = raw.setdefault(storage, RawMemory(sizes[storage], is_written=True))
-            memory.taint(geometry)
-        elif index in call.overwritten and storage in raw:
+            memory.is_tainted = True  # its values are those of uninitialized elements
+            memory.erase(geometry)
+        elif index in call.usage.overwritten and storage in raw:
             raw[storage].write(geometry)
     if call.operator.partly_written and not is_tainted and call.outputs[0] in raw:
         raw[call.outputs[0]].write(signature.outputs[0])
@@ -134,9 +135,13 @@ def make_raw(call: Call, plan: Plan, *, is_tainted: bool) -> dict[int, RawMemory
         # A kept content stays as it is.
         is_held = storage in plan.held and not is_tainted
         if births[storage] == call.number and not is_held:
-            found[storage] = RawMemory(sizes[storage], is_tainted=is_tainted)
-            if prod(geometry.shape) * geometry.dtype.itemsize < sizes[storage]:
-                found[storage].leave_out_gaps(geometry)
+            # The gaps between the elements of a tensor are never read.
+            has_gaps = prod(geometry.shape) * geometry.dtype.itemsize < sizes[storage]
+            found[storage] = RawMemory(
+                sizes[storage], is_written=has_gaps, is_tainted=is_tainted
+            )
+            if has_gaps:
+                found[storage].erase(geometry)
     return found
 
 
@@ -206,7 +211,9 @@ class RawTracker:
         call, raw, plan = step.call, self.raw, self._plan
         if step.kind == StepKind.DRAW:
             return
-        mark = find_mark(call, raw)
+        is_marked = call.operator.name in MARKS and call.inputs[0] in raw
+        adds = dict(call.signature.arguments).get("accumulate")
+        mark = MARKS[call.operator.name] if is_marked and not adds else None
         if call.operator.name == WHERE and call.inputs[0] not in raw:
             self._choose(call, read_inputs(call)[0])
             return
@@ -240,13 +247,6 @@ class RawTracker:
         if not which.all():
             raw[storage] = RawMemory(self._plan.recorded.nbytes_by_storage[storage])
             raw[storage].write_some(made, which.numpy())
-
-
-def find_mark(call: Call, raw: Mapping[int, RawMemory]) -> Mark | None:
-    """Return the function that marks which elements of raw memory a call writes."""
-    adds = dict(call.signature.arguments).get("accumulate")
-    is_marked = call.operator.name in MARKS and call.inputs[0] in raw
-    return MARKS[call.operator.name] if is_marked and not adds else None
 
 
 class Result(NamedTuple):
@@ -320,7 +320,7 @@ def find_dependents(plan: Plan) -> set[int]:
             continue
         now = index
         # The plan keeps what it makes, unless the storage is dead.
-        fresh = find_changed_by(recorded, index) - found
+        fresh = recorded.changed_by(index) - found
         if index in made:
             fresh &= dead
         found |= fresh
@@ -328,15 +328,6 @@ def find_dependents(plan: Plan) -> set[int]:
             for later in readers.between(storage, index + 1, end):
                 heappush(waiting, later)
     return found - dead
-
-
-def find_changed_by(recorded: ProgramCalls, index: int) -> set[int]:
-    """Return the storages that a call makes or writes."""
-    signature, storages = recorded.tensors(index)
-    made = storages[len(signature.inputs) :]
-    born = {s for s in made if recorded.births[s] == index}
-    also_changed = recorded.sparse.changed.get(index, ())
-    return born.union([storages[i] for i in signature.writes], also_changed)
 
 
 def find_changed(plan: Plan) -> dict[int, tuple[int, int]]:

@@ -4,6 +4,7 @@
 recordings have a plan, a :class:`ProgramReplay` each. Read :class:`Execution` first.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -14,6 +15,7 @@ from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import ReplayError
 from meta_magic.replaying.call_runner import (
+    NOTHING,
     CallRunner,
     allocate,
     make_view,
@@ -82,11 +84,9 @@ class ProgramReplay(CallRunner):
             self.on_step(step)
             if self.tracker is not None:
                 self.tracker.check(step, self.read_inputs)
-            if not has_flags:
+            number = step.call.number
+            with with_flags(self.program, number) if has_flags else NOTHING:
                 self._do(step)
-            else:
-                with with_flags(self.program, step.call.number):
-                    self._do(step)
             if step.frees:
                 memory.free(s for s in step.frees if s not in self.plan.retained)
             for storage in step.finishes:
@@ -213,11 +213,12 @@ class Execution:
         self._is_followed = False
         self.parts = parts[::-1]
         self.plan = self._last.plan
-        self._importers: dict[tuple[int, int], list[tuple[ProgramReplay, int]]] = {}
+        self._importers = defaultdict[tuple[int, int], list[tuple[ProgramReplay, int]]](
+            list
+        )
         for part in self.parts:
             for i in part.imports:
-                key = (id(i.program), i.origin)
-                self._importers.setdefault(key, []).append((part, i.storage))
+                self._importers[id(i.program), i.origin].append((part, i.storage))
 
     @property
     def steps(self) -> list[Step]:
@@ -293,7 +294,7 @@ class Execution:
     ) -> None:
         """Give facts on storages of a part to the later parts that use these."""
         for storage in here.keys() & part.plan.wanted:
-            for importer, number in self._importers_of(part, storage):
+            for importer, number in self._importers[id(part.program), storage]:
                 given.setdefault(id(importer), {})[number] = here[storage]
 
     def peak_nbytes(self, kept: Mapping[int, int]) -> int:
@@ -307,7 +308,7 @@ class Execution:
             peak = max(peak, own + sum(waiting.values()))
             for storage in part.plan.wanted:
                 nbytes = part.plan.recorded.nbytes_by_storage[storage]
-                for importer, _ in self._importers_of(part, storage):
+                for importer, _ in self._importers[id(part.program), storage]:
                     waiting[id(importer)] = waiting.get(id(importer), 0) + nbytes
         return peak
 
@@ -346,24 +347,15 @@ class Execution:
             own, number = made if part is self._last else {}, id(part)
             part.keep(own, self._results[number], self._raw[number])
 
-    def end_state(self) -> Tensor | None:
-        """Return the end state of torch's default CPU generator, if it is used."""
-        return self._last.end_state()
-
     def state_at(self, source: int) -> Tensor | None:
         """Return the state of a CPU generator at a requested source."""
         return self._last.streams.state_at(source)
 
-    def _importers_of(
-        self, part: "ProgramReplay", storage: int
-    ) -> list[tuple["ProgramReplay", int]]:
-        return self._importers.get((id(part.program), storage), [])
-
-    def _give_to_importers(self, part: "ProgramReplay") -> Finished:
+    def _give_to_importers(self, part: ProgramReplay) -> Finished:
         """Return a function that gives finished storages to the later parts."""
 
         def take(storage: int, real: UntypedStorage | Tensor) -> None:
-            importers = self._importers_of(part, storage)
+            importers = self._importers[id(part.program), storage]
             # A storage that no later part writes stays valid: keep it here.
             is_kept = storage in part.plan.retained and not any(
                 number in later.plan.recorded.writers for later, number in importers

@@ -93,16 +93,6 @@ class RawMemory:
         """Overwrite the elements of a tensor with uninitialized ones."""
         self._mark(geometry, is_written=False)
 
-    def taint(self, geometry: Geometry) -> None:
-        """Overwrite the elements of a tensor with values of uninitialized ones."""
-        self.is_tainted = True
-        self.erase(geometry)
-
-    def leave_out_gaps(self, geometry: Geometry) -> None:
-        """Mark the elements of a tensor as unwritten, all other bytes as written."""
-        self._is_whole = True
-        self._mark(geometry, is_written=False)
-
     def _mark(self, geometry: Geometry, *, is_written: bool) -> None:
         if is_dense(geometry) and span_nbytes(geometry) == self._nbytes:
             self._written, self._is_whole = None, is_written  # needs no mask
@@ -119,11 +109,8 @@ class RawMemory:
 
 def _view_bytes(written: Bytes, geometry: Geometry) -> Bytes | None:
     """Return the bytes of a tensor's elements; None for a tensor without strides."""
-    stride, offset, itemsize = (
-        geometry.stride,
-        geometry.storage_offset,
-        geometry.dtype.itemsize,
-    )
+    stride, offset = geometry.stride, geometry.storage_offset
+    itemsize = geometry.dtype.itemsize
     if stride is None or offset is None:
         return None
     if not prod(geometry.shape):

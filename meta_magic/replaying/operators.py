@@ -301,12 +301,10 @@ def find_function(name: str) -> Any:
 def find_variant(function: Any) -> Callable[..., Any] | None:
     """Return the overload that takes the same arguments and a generator, if any."""
     packet = getattr(function, "overloadpacket", None)
-    wanted = {argument.name for argument in schema_of(function).arguments} | {
-        "generator"
-    }
+    wanted = {"generator", *(a.name for a in schema_of(function).arguments)}
     for name in () if packet is None else packet.overloads():
         overload = getattr(packet, name)
-        if {argument.name for argument in schema_of(overload).arguments} == wanted:
+        if {a.name for a in schema_of(overload).arguments} == wanted:
             return overload  # type: ignore[no-any-return]  # torch's packets have no types
     return None
 
@@ -347,11 +345,14 @@ class Usage:
         skipped = self.overwritten | operator.unread | {*list_indices(partly)}
         n_read = 0 if operator.reads_metadata else len(signature.inputs)
         self.read = tuple(index for index in range(n_read) if index not in skipped)
-        self.garbled = frozenset(
+        after = signature.outputs[0].shape if signature.outputs else ()
+        before = {index: signature.inputs[index].shape for index in self.overwritten}
+        self.garbled = {
             index
-            for index in self.overwritten
-            if _is_garbled(operator.name, signature, index)
-        )
+            for index, shape in before.items()
+            if (operator.name in GARBLING and after != shape)
+            or (operator.name in GARBLING_IF_GROWN and prod(after) > prod(shape))
+        }
         self._nbytes_by_dense = {
             index: span_nbytes(geometry)
             for index in self.overwritten
@@ -365,8 +366,10 @@ class Usage:
 
     @cached_property
     def work(self) -> int:
-        """The operations of a call."""
-        return count_work(self.signature)
+        """The FLOPs of a call, or how many elements it makes and writes."""
+        written = [self.signature.inputs[i] for i in self.signature.writes]
+        n_elements = sum(prod(g.shape) for g in (*self.signature.outputs, *written))
+        return count_flops(self.signature) or n_elements
 
     @cached_property
     def _kernel(self) -> tuple[Any, list[Any], dict[str, Any]] | None:
@@ -432,13 +435,6 @@ def _find_overwritten(signature: Signature, operator: Operator) -> frozenset[int
     return frozenset({*list_indices(out)} & {*signature.writes})
 
 
-def _is_garbled(name: str, signature: Signature, index: int) -> bool:
-    before, after = signature.inputs[index].shape, signature.outputs[:1]
-    if name in GARBLING_IF_GROWN:
-        return prod(after[0].shape) > prod(before)
-    return name in GARBLING and after[0].shape != before
-
-
 def list_indices(value: object) -> Iterator[int]:
     """Yield the indices of the tensors in an argument, which may be nested lists."""
     if isinstance(value, TensorArgument):
@@ -468,10 +464,3 @@ def is_dense(geometry: Geometry) -> bool:
             return False
         wanted *= size
     return geometry.storage_offset == 0
-
-
-def count_work(signature: Signature) -> int:
-    """Return the FLOPs of a call, or how many elements it makes and writes."""
-    written = [signature.inputs[i] for i in signature.writes]
-    n_elements = sum(prod(g.shape) for g in (*signature.outputs, *written))
-    return count_flops(signature) or n_elements

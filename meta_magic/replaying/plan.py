@@ -77,7 +77,11 @@ class Planner:
         for call in calls:
             check_alone(call.signature)
         order = sorted(self._kinds)
-        last_draw = find_last_draw(self._recorded, self._kinds)
+        by_call = self._recorded.draws_by_call
+        made = [by_call[call] for call in by_call.keys() & self._kinds.keys()]
+        last_draw = find_last(
+            d for d in made if self._kinds[d.call] != StepKind.ALLOCATE
+        )
         until = self._request.until
         end = None if last_draw < 0 else find_end(self._recorded, last_draw, until)
         plan = Plan(
@@ -138,7 +142,9 @@ class Planner:
             contents -= needed & self._held
             if memory:
                 memory -= self._held
-                self._allocate(index, born, memory)
+                if not born.isdisjoint(memory):
+                    memory -= born
+                    self._kinds.setdefault(index, StepKind.ALLOCATE)
                 queue.add(
                     births[s] for s in memory.intersection(storages) if births[s] >= 0
                 )
@@ -175,12 +181,6 @@ class Planner:
         self._flops += call.usage.work
         if self._flops > (self._request.max_flops or 0):
             raise ValueLimitError("it takes more operations than are allowed")
-
-    def _allocate(self, index: int, born: set[int], memory: set[int]) -> None:
-        if not born.isdisjoint(memory):
-            memory -= born
-            self._kinds.setdefault(index, StepKind.ALLOCATE)
-            self._call(index)
 
     def _find_missing_draws(self) -> tuple[list[int], set[int]]:
         """Find the calls that draw from the same stream before a needed call does."""
@@ -237,13 +237,15 @@ class Planner:
         if draw_before(end) in (last, None):
             return
         unmade = [*find_before(self._recorded, end, self._known)]
-        if all(draw.source and self._can_draw(draw) for draw in unmade):
+        if all(
+            draw.source
+            and (
+                self._kinds.get(draw.call) == StepKind.RUN
+                or self._call(draw.call).operator.draws_blindly
+            )
+            for draw in unmade
+        ):
             yield from unmade[:1]
-
-    def _can_draw(self, draw: Draw) -> bool:
-        """Whether a draw is made, or can be made without reading values."""
-        is_run = self._kinds.get(draw.call) == StepKind.RUN
-        return is_run or self._call(draw.call).operator.draws_blindly
 
     def _is_needed(self, draw: Draw) -> bool:
         if self._kinds.get(draw.call) == StepKind.RUN:
@@ -405,13 +407,6 @@ def find_ends(
             if kind != StepKind.ALLOCATE:
                 found.add(end)
     return found
-
-
-def find_last_draw(recorded: ProgramCalls, kinds: Mapping[int, StepKind]) -> int:
-    """Return the last draw of a plan from the default generator, or -1."""
-    by_call = recorded.draws_by_call
-    made = [by_call[call] for call in by_call.keys() & kinds.keys()]
-    return find_last(d for d in made if kinds[d.call] != StepKind.ALLOCATE)
 
 
 def find_unowned(recorded: ProgramCalls, last_draw: int) -> Iterator[Draw]:

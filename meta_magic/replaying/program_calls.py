@@ -93,11 +93,6 @@ class Call(NamedTuple):
         return {self.inputs[i] for i in self.signature.writes}.union(self.also_changed)
 
     @property
-    def overwritten(self) -> frozenset[int]:
-        """Indices of the arguments that are overwritten and not read."""
-        return self.usage.overwritten
-
-    @property
     def read(self) -> set[int]:
         """The storages that it reads."""
         return {self.inputs[i] for i in self.usage.read}
@@ -176,7 +171,9 @@ class ProgramCalls:
         self._make_room([storage for storage, _ in sizes])
         for storage, nbytes in (*sizes, *given):
             if nbytes > self.nbytes_by_storage[storage]:
-                self._grow(storage, nbytes)
+                self.nbytes_by_storage[storage] = nbytes
+                if self.kept is not None:
+                    self.kept.drop([storage])  # what is kept of it is too short
         for draw in read_draws(program.randomness, len(self.draws)):
             if draw.call >= self._n_read:  # its row is not written yet
                 break
@@ -214,6 +211,13 @@ class ProgramCalls:
                 self._rows.clear()
             self._rows[index] = row
         return row
+
+    def changed_by(self, index: int) -> set[int]:
+        """Return the storages that a call makes or writes."""
+        signature, storages = self.tensors(index)
+        changed = {s for s in storages if self.births[s] == index}
+        changed.update(storages[i] for i in signature.writes)
+        return changed.union(self.sparse.changed.get(index, ()))
 
     def input_numbers(self, call: Call) -> list[int]:
         """Return the number of each tensor argument: one Python object, one number."""
@@ -295,12 +299,6 @@ class ProgramCalls:
 
     def _call_site(self, index: int) -> CallSite:
         return self.program.call_sites[self._words[self.program.offsets[index] + 1] - 1]
-
-    def _grow(self, storage: int, nbytes: int) -> None:
-        """Note that a storage has more bytes; what is kept of it is too short."""
-        self.nbytes_by_storage[storage] = nbytes
-        if self.kept is not None:
-            self.kept.drop([storage])
 
     def _find_writers(self, dead: Iterable[int]) -> None:
         """Index the calls that were not read yet; then some storages are dead."""

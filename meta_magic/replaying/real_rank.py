@@ -65,7 +65,8 @@ class RealRank(TorchDispatchMode):
     def _count(self, tensors: list[Tensor]) -> None:
         """Count the storages that were not seen before."""
         for tensor in tensors:
-            if is_counted(tensor):
+            is_fake = tensor.is_meta or type(tensor).__name__ == "FakeTensor"
+            if tensor.layout is torch.strided and not is_fake:
                 storage = tensor.untyped_storage()
                 address = address_of_storage(storage)
                 known = self._known.get(address)
@@ -115,9 +116,3 @@ class RealRank(TorchDispatchMode):
 def list_tensors(value: Any) -> list[Tensor]:
     """Return the tensors in nested lists; of a DTensor this process's shard."""
     return [part for tensor in tensors_in(value) for part in list_parts(tensor)]
-
-
-def is_counted(tensor: Tensor) -> bool:
-    """Whether a tensor has memory of its own."""
-    is_plain = tensor.layout is torch.strided and not tensor.is_meta
-    return is_plain and type(tensor).__name__ != "FakeTensor"

@@ -166,12 +166,11 @@ class Request:
 
     def of_earlier(self, program: Program) -> "Request":
         """Return the request to an earlier recording, still without storages."""
-        is_waiting = program is self.waiting
         return Request(
             can_assume=self.can_assume,
             keeps=self.keeps,
             may_reorder=self.may_reorder,
-            continues_draws=is_waiting,
+            continues_draws=program is self.waiting,
         )
 
     def extend(self, needed: Import | EarlierEnd) -> "Request":

@@ -42,7 +42,7 @@ class Streams:
         sources: Collection[int],
         device: torch.device,
     ) -> None:
-        self._randomness = randomness
+        self.update(randomness)
         self._device = device
         self._generators: dict[tuple[int, str], Generator] = {}
         self._sources: dict[int, int] = {}
@@ -51,7 +51,6 @@ class Streams:
         self.given: dict[int, StateOn] = {}
         self._kept: Kept | None = None
         self._keeps = False
-        self._known = dict(randomness.known)
         self._returned_to = find_returns(draws) | {*sources}
 
     def update(self, randomness: Randomness) -> None:
@@ -103,7 +102,11 @@ class Streams:
                 f"the recording draws from a generator on {kind}, which does not work "
                 f"on {device}: give the cell a generator on that device"
             )
-        generator = self._open(draw.generator, device)
+        key = (draw.generator, str(device))
+        generator = self._generators.get(key)
+        if generator is None:
+            generator = self._generators[key] = Generator(device)
+            self._sources.pop(draw.generator, None)  # the new one has no state yet
         if self._sources.get(draw.generator) != draw.source:
             self._return_to(draw)
         return generator
@@ -142,34 +145,22 @@ class Streams:
 
     def state_at(self, source: int, device: str = "cpu") -> Tensor | None:
         """Return the state of a generator on a device at ``source``, or None."""
-        draw, state = draw_before(source), state_before(source)
-        if state is not None:
-            return self._read_state(state, device)
-        if draw is None:
-            return None
-        saved = self._saved.get(draw, {}).get(device)
-        if saved is None and device == "cpu" and draw in self._known:
-            return read_state(self._known[draw])
-        if saved is None and device == "cpu" and self._kept is not None:
-            return self._kept.state_after(draw)
-        return saved
-
-    def _read_state(self, number: int, device: str) -> Tensor | None:
-        """Return a recorded state, or the end state of an earlier recording."""
-        if number in self.given:
+        draw, number = draw_before(source), state_before(source)
+        if number is not None and number in self.given:
             return self.given[number](device)
-        state = self._randomness.states[number]
-        if device != "cpu" or isinstance(state, EarlierEnd):
+        saved = None if draw is None else self._saved.get(draw, {}).get(device)
+        if saved is not None or device != "cpu":
+            return saved
+        state: bytes | EarlierEnd | None = None
+        if number is not None:
+            state = self._randomness.states[number]
+        elif draw is not None:
+            state = self._known.get(draw)
+        if isinstance(state, bytes):
+            return read_state(state)
+        if draw is None or self._kept is None:
             return None
-        return read_state(state)
-
-    def _open(self, number: int, device: torch.device) -> Generator:
-        key = (number, str(device))
-        generator = self._generators.get(key)
-        if generator is None:
-            generator = self._generators[key] = Generator(device)
-            self._sources.pop(number, None)  # the new one has no state yet
-        return generator
+        return self._kept.state_after(draw)
 
     def _return_to(self, draw: Draw) -> None:
         source, recorded = draw.source, state_before(draw.source)
@@ -316,17 +307,14 @@ def measure_words(call: Call, rest: int) -> Count | None:
             if first is None or second is None:
                 return None
             count = Count(first, second - first)
-            is_right = all(is_confirmed(call, count, n + rest) for n in LARGER)
+            for n in LARGER:
+                before, after = draw_once(call, n + rest, has_number=True)
+                n_words = count.first + (n // GROUP - 1) * count.more
+                if not is_same(advance(before, n_words), after):
+                    return None
     except (RuntimeError, LookupError, TypeError, ValueError):
         return None  # the replay makes the call, and reports its error
-    return count if is_right else None
-
-
-def is_confirmed(call: Call, count: Count, numel: int) -> bool:
-    """Whether a call with ``numel`` elements draws as many words as a count says."""
-    before, after = draw_once(call, numel, has_number=True)
-    n_words = count.first + (numel // GROUP - 1) * count.more
-    return is_same(advance(before, n_words), after)
+    return count
 
 
 def find_words(call: Call, numel: int) -> int | None:

@@ -74,17 +74,15 @@ class Uses:
             for storage in used:
                 if found.get(storage, index) < index:
                     pending.discard(storage)
-                elif births[storage] < index and self._uses(index, storage):
+                elif births[storage] < index and (
+                    births[storage] < 0
+                    or self.phase(births[storage]) is None
+                    # To fill a storage that a use made is no use.
+                    or storage in self._recorded.call(index).read
+                ):
                     found[storage] = index
                     pending.discard(storage)
         return found
-
-    def _uses(self, index: int, storage: int) -> bool:
-        """Whether a call uses a storage; to fill one that a use made is no use."""
-        birth = self._recorded.births[storage]
-        if birth < 0 or self.phase(birth) is None:
-            return True
-        return storage in self._recorded.call(index).read
 
     def _find_first_calls(self, storages: Collection[int]) -> dict[int, int]:
         """Return the start of the first call of a module that owns each storage."""
@@ -145,5 +143,6 @@ def fills(plan: Plan, step: Step, storage: int) -> bool:
     nbytes = plan.recorded.nbytes_by_storage[storage]
     call = step.call
     return any(
-        call.inputs[i] == storage and call.fills(i, nbytes) for i in call.overwritten
+        call.inputs[i] == storage and call.fills(i, nbytes)
+        for i in call.usage.overwritten
     )

@@ -137,10 +137,8 @@ def trace_back(
     origin: Origin, number: int, program: Program
 ) -> tuple[Origin, int] | None:
     """Return which recording has a storage's content as ``program`` left it."""
-    if any(
-        earlier is origin.program
-        for earlier in order_latest_first(program, imported_by)
-    ):
+    earlier = order_latest_first(program, imported_by)
+    if any(each is origin.program for each in earlier):
         return origin, number
     current = origin.program
     while current is not program:
@@ -152,14 +150,8 @@ def trace_back(
 
 
 COLUMNS: Final = [
-    "index",
-    "op",
-    "line",
-    "module",
-    "output",
-    "field",
-    "recorded",
-    "real",
+    *("index", "op", "line", "module"),
+    *("output", "field", "recorded", "real"),
 ]
 
 NOT_CHECKED: Final = "not checked"
@@ -337,11 +329,7 @@ def compare(
     for number, (geometry, tensor) in enumerate(
         zip(call.signature.outputs, outputs, strict=True)
     ):
-        real = {
-            "shape": tuple(tensor.shape),
-            "dtype": tensor.dtype,
-            "layout": tensor.layout,
-        }
+        real = {name: getattr(tensor, name) for name in ("shape", "dtype", "layout")}
         if geometry.stride is not None and tensor.layout is torch.strided:
             real["stride"] = tensor.stride()
             real["storage_offset"] = tensor.storage_offset()
@@ -360,8 +348,10 @@ def find_base(inputs: Sequence[Tensor], tensor: Tensor) -> int | None:
     if tensor.layout is not torch.strided:
         return None
     address = address_of_storage(tensor.untyped_storage())
-    for index, other in enumerate(inputs):
-        is_strided = other.layout is torch.strided
-        if is_strided and address_of_storage(other.untyped_storage()) == address:
-            return index
-    return None
+    sharing = (
+        index
+        for index, other in enumerate(inputs)
+        if other.layout is torch.strided
+        and address_of_storage(other.untyped_storage()) == address
+    )
+    return next(sharing, None)

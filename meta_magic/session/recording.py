@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import chain
-from types import CodeType, MappingProxyType
+from types import CodeType
 from typing import Any, Final, TypeVar
 
 from torch import Tensor, nn
@@ -102,7 +102,7 @@ class Recording:
         options: Options = OPTIONS,
         *,
         entry_points: Sequence[Callable[..., Any]] = (),
-        namespace: Mapping[str, object] = MappingProxyType({}),
+        namespace: Mapping[str, object] = {},
         is_probe: bool = False,
     ) -> None:
         cache = pick_cache(options)

@@ -6,7 +6,6 @@ Each comment says what breaks without the names below it.
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -115,7 +114,7 @@ def find_decomposition(operator: Any) -> Any:
 @uninterrupted
 def override_kernels(
     kernel_by_name: Mapping[str, Callable[..., Any]],
-    below: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+    below: Mapping[str, Callable[..., Any]] = {},
 ) -> torch.library.Library:
     """Make operators of torch run other kernels on meta, above autograd.
 

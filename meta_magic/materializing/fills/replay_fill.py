@@ -211,7 +211,7 @@ class ReplayFill:
         if has_unmoved and True not in moved:
             yield DEFAULT_UNMOVED
         for replay in (s.replay for s in shares if s.located.until is None):
-            is_end_known = replay.end_state() is not None
+            is_end_known = replay.parts[-1].end_state() is not None
             skipped = find_skipped(replay.plan, is_end_known=is_end_known)
             if skipped is not None:
                 yield DEFAULT_BEFORE.format(skipped)
@@ -330,7 +330,7 @@ def move_generator(origin: Origin, replay: Execution) -> bool | None:
     Return False if it stays as it is, because its state is not the one at the end of
     the recording, or that one is not known; None if there is nothing to do.
     """
-    state, last_draw = replay.end_state(), replay.plan.last_draw
+    state, last_draw = replay.parts[-1].end_state(), replay.plan.last_draw
     if state is not None and origin.program is not replay.plan.recorded.program:
         return False
     if state is None or origin.generator_state is None:
