@@ -110,11 +110,7 @@ class ReplayMemory:
         self.held[storage] = HeldStorage(real)
 
     def add_output(
-        self,
-        storage: int,
-        geometry: Geometry,
-        tensor: Tensor,
-        inputs: Sequence[Tensor],
+        self, storage: int, geometry: Geometry, tensor: Tensor, inputs: Sequence[Tensor]
     ) -> bool:
         """Add the storage of an output; return whether it is the output's own.
 

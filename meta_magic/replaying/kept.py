@@ -122,8 +122,7 @@ def _view_bytes(written: Bytes, geometry: Geometry) -> Bytes | None:
     )
 
 
-MAX_STATES: Final = 64
-"""Kept states of one generator, and generators with kept states."""
+MAX_STATES: Final = 64  # kept states of one generator, and generators with kept states
 
 
 class Content(NamedTuple):

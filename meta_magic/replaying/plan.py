@@ -161,7 +161,9 @@ class Planner:
             return
         self._kinds[index] = StepKind.RUN
         if self._request.max_flops is not None:
-            self._count(call)
+            self._flops += call.usage.work
+            if self._flops > (self._request.max_flops or 0):
+                raise ValueLimitError("it takes more operations than are allowed")
         usage, inputs = call.usage, call.inputs
         for position in usage.overwritten:
             target = inputs[position]
@@ -175,12 +177,6 @@ class Planner:
         contents.update([inputs[i] for i in usage.read])
         if len(usage.read) < len(inputs):
             memory |= set(inputs) - contents
-
-    def _count(self, call: Call) -> None:
-        """Add a call's operations to the sum, and give up above the limit."""
-        self._flops += call.usage.work
-        if self._flops > (self._request.max_flops or 0):
-            raise ValueLimitError("it takes more operations than are allowed")
 
     def _find_missing_draws(self) -> tuple[list[int], set[int]]:
         """Find the calls that draw from the same stream before a needed call does."""

@@ -55,7 +55,11 @@ class RealRank(TorchDispatchMode):
         self._count(list_tensors(given))
         returned = func(*args, **(kwargs or {}))
         self._count(list_tensors(returned))
-        self._follow_sizes()
+        for address, (reference, nbytes) in list(self._known.items()):
+            storage = reference()  # ``resize_`` may have changed its size
+            if storage is not None and storage.nbytes() != nbytes:
+                self._live += storage.nbytes() - nbytes
+                self._known[address] = reference, storage.nbytes()
         self.live_nbytes.append(self._live)
         kind = find_kind(str(func))
         if kind is not None:
@@ -81,14 +85,6 @@ class RealRank(TorchDispatchMode):
         self._known[address] = weakref.ref(storage, drop), storage.nbytes()
         self._live += storage.nbytes()
 
-    def _follow_sizes(self) -> None:
-        """Count what ``resize_`` changed."""
-        for address, (reference, nbytes) in list(self._known.items()):
-            storage = reference()
-            if storage is not None and storage.nbytes() != nbytes:
-                self._live += storage.nbytes() - nbytes
-                self._known[address] = reference, storage.nbytes()
-
     def _describe(self, kind: str, given: list[Any], returned: Any) -> RealSent:
         """Return the record of a collective."""
         tensors = list_tensors((given, returned))
@@ -96,21 +92,17 @@ class RealRank(TorchDispatchMode):
         group = next(filter(None, map(read_group, given)), None)
         ranks = () if group is None else distributed.get_process_group_ranks(group)
         texts = [describe_group(value) or str(value) for value in given]
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename != self._file:
+            frame = frame.f_back
         return RealSent(
             kind,
             tuple(ranks),
             largest.nbytes,
             str(largest.dtype).removeprefix("torch."),
             find_reduction(text.removeprefix(REDUCTION) for text in texts),
-            self._find_line(),
+            None if frame is None else frame.f_lineno,
         )
-
-    def _find_line(self) -> int | None:
-        """Return the line of the script that runs."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename != self._file:
-            frame = frame.f_back
-        return None if frame is None else frame.f_lineno
 
 
 def list_tensors(value: Any) -> list[Tensor]:

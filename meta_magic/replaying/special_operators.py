@@ -218,8 +218,7 @@ SEED_DTYPES: Final = (torch.int64, torch.uint64)
 """Dtypes of the output that hands the seed of the dropout to the backward."""
 
 MAX_SEED: Final = 1 << 31
-BIAS: Final = 3
-"""Index of the mask's gradient in ``grad_input_mask``."""
+BIAS: Final = 3  # index of the mask's gradient in ``grad_input_mask``
 
 
 class AttentionOperator(Operator):

@@ -15,12 +15,9 @@ from meta_magic.trace.signature import Geometry
 class StepKind(IntEnum):
     """What is done with a call of the program."""
 
-    RUN = 0
-    """Run it on real tensors."""
-    ALLOCATE = 1
-    """Allocate its outputs only; they are overwritten later."""
-    DRAW = 2
-    """Run it on scratch memory, to advance the generator."""
+    RUN = 0  # run it on real tensors
+    ALLOCATE = 1  # allocate its outputs only; they are overwritten later
+    DRAW = 2  # run it on scratch memory, to advance the generator
 
 
 class Step(NamedTuple):

@@ -236,11 +236,9 @@ LARGER: Final = (9 * GROUP, 2**12, 2**16)
 MAX_COUNTS: Final = 2**9
 """The most counts to keep: noise with another scale at each step adds one a step."""
 
-MUCH: Final = 2**16
-"""Elements from which on a measurement pays; it takes 2 ms."""
+MUCH: Final = 2**16  # elements from which on a measurement pays; it takes 2 ms
 
-MAX_DRAWN: Final = 2**20
-"""Numbers that are drawn at a time, to be thrown away."""
+MAX_DRAWN: Final = 2**20  # numbers that are drawn at a time, to be thrown away
 
 MIN_JUMP: Final = 2**23
 """Words from which on advancing a generator is faster than drawing them."""

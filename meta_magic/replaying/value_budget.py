@@ -109,8 +109,7 @@ SMALL: Final = 2**25
 
 N_ROUNDS: Final = 4
 
-STEP: Final = 5
-"""Overhead of a step, in times of a call of torch on one element."""
+STEP: Final = 5  # overhead of a step, in times of a call of torch on one element
 
 
 class Rates(NamedTuple):
@@ -247,8 +246,7 @@ class ValueProgress:
         )
 
 
-SHARE: Final = 4
-"""A value takes at most a quarter of the free memory."""
+SHARE: Final = 4  # a value takes at most a quarter of the free memory
 
 FEW_BYTES: Final = 2**24
 FEW_FLOPS: Final = 10**9
@@ -277,7 +275,7 @@ class ValueBudget:
 
     * :meth:`check`: its replay would take more bytes, FLOPs or seconds than ``limits``;
     * :meth:`refuse_more`: all values of a recording took six times the seconds of one;
-    * ``Planner._count`` of ``plan``: its calls alone have more than :meth:`max_flops`;
+    * ``Planner._include``: its calls alone have more than :meth:`max_flops`;
     * ``ForwardReplay._has_room``: the large calls of a loop exceed :meth:`allows`;
     * ``ValuesOnDemand.evaluate``: as large a one was refused at the same line.
     """

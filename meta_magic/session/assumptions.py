@@ -31,11 +31,9 @@ from meta_magic.trace.signature import CPU, Geometry, Signature
 from meta_magic.trace.world import World, find_group
 
 UNIFORM: Final = "routing=uniform"
-LARGE: Final = 10_000
-"""Numbers from here on are written with an exponent."""
+LARGE: Final = 10_000  # numbers from here on are written with an exponent
 
-LONGEST: Final = 600
-"""Seconds that a reader may choose to wait for a value."""
+LONGEST: Final = 600  # seconds that a reader may choose to wait for a value
 
 CONTROL: Final = frozenset(
     f"torch.Tensor.{name}" for name in ("__bool__", "__int__", "__index__")

@@ -16,15 +16,12 @@ from typing import Final
 N_OBJECTS: Final = 3
 """How many objects a recorded program makes for each object of the plain program."""
 
-RARER: Final = 10
-"""The factor by which full collections are rarer."""
+RARER: Final = 10  # the factor by which full collections are rarer
 
-LARGEST: Final = 2**31 - 1
-"""The largest threshold that the collector takes."""
+LARGEST: Final = 2**31 - 1  # the largest threshold that the collector takes
 
 
-PAUSE: Final = 0.05
-"""Seconds between two checks whether a recording has ended."""
+PAUSE: Final = 0.05  # seconds between two checks whether a recording has ended
 
 
 class RareCollection:

@@ -101,6 +101,10 @@ class ProgramBuilder:
         failures = () if omits_failures else describe_failures(diagnostics)
         texts = [*[GAP][: write.draws.has_gap], *write.imports.caveats]
         n_calls = write.clock.now  # the call that runs now may have evaluations already
+        owners = dict(trees[0].owner_by_storage) if trees else {}
+        for tree in trees[1:]:
+            for storage, number in tree.owner_by_storage.items():
+                owners.setdefault(storage, number)
         return Program(
             signatures=tuple(self._read_signatures()),
             call_sites=write.sites.build_call_sites(positions),
@@ -108,7 +112,7 @@ class ProgramBuilder:
             nbytes_by_storage=tuple(write.registry.nbytes_by_storage.items()),
             structures=tuple(write.calls.structures),
             calls_while_built=tuple(write.calls.while_built),
-            owner_by_storage=tuple(_find_owners(trees).items()),
+            owner_by_storage=tuple(owners.items()),
             randomness=write.draws.build_randomness(),
             constants=write.constants.build(),
             imports=write.imports.build(),
@@ -150,12 +154,3 @@ def _name_modules(
         for number, fqn in tree.fqn_by_module.items():
             rows[number] = root, fqn, names[number]
     return tuple(rows)
-
-
-def _find_owners(trees: Sequence[Tree]) -> dict[int, int]:
-    """Return the first module that holds each storage."""
-    owners = dict(trees[0].owner_by_storage) if trees else {}
-    for tree in trees[1:]:
-        for storage, number in tree.owner_by_storage.items():
-            owners.setdefault(storage, number)
-    return owners

@@ -18,10 +18,7 @@ from typing import Any, Final, TypeVar
 from torch import Tensor, nn
 
 from meta_magic.recording.as_device.attention import DeviceAttention
-from meta_magic.recording.as_device.autocast import (
-    DeviceAutocast,
-    DeviceChoices,
-)
+from meta_magic.recording.as_device.autocast import DeviceAutocast, DeviceChoices
 from meta_magic.recording.as_device.composites import DeviceComposites
 from meta_magic.recording.as_device.oracle.cpu_refusals import Refusals
 from meta_magic.recording.identities.call_sites import WarningLines

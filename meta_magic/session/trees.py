@@ -17,11 +17,9 @@ from meta_magic.recording.rows.writers import Writers
 from meta_magic.session.operand_names import IPYTHONS, MAX_HELD, walk_held
 from meta_magic.torch_private.module_internals import is_made, parameters_of
 
-MAX_DEPTH: Final = 3
-"""Brackets and dots in a name."""
+MAX_DEPTH: Final = 3  # brackets and dots in a name
 
-MAX_SEEN: Final = 10_000
-"""Values that are looked at in all."""
+MAX_SEEN: Final = 10_000  # values that are looked at in all
 
 
 class TreeFinder:

@@ -514,8 +514,7 @@ def _select_by_mask(
     return torch.empty(count, dtype=tensor.dtype, device="meta")
 
 
-SHARE = 8
-"""The share of the limits of a value that one check may take."""
+SHARE = 8  # the share of the limits of a value that one check may take
 
 
 def make_checks(

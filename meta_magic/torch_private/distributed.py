@@ -28,8 +28,7 @@ REDUCTIONS: Final = (
 )
 """The reductions, in the order of torch's enumeration."""
 
-FAKE: Final = "fake"
-"""The backend that sends nothing."""
+FAKE: Final = "fake"  # the backend that sends nothing
 
 
 def uses_group(op: str) -> bool:

@@ -42,8 +42,7 @@ from meta_magic.torch_private.tensor_internals import (
 )
 from meta_magic.trace.signature import Geometry
 
-MAX_NBYTES: Final = 2**28
-"""Limit on the bytes of the proxy tensors."""
+MAX_NBYTES: Final = 2**28  # limit on the bytes of the proxy tensors
 
 LAYOUTS: Final = SPARSE | {torch.strided}
 

@@ -71,8 +71,7 @@ def describe_function(function: Any) -> str | None:
 
 TORCH: Final = Path(torch.__file__).parent
 PACKAGE: Final = f"{Path(__file__).parents[2]}/"
-TORCH_FILES: Final = f"{TORCH}/"
-"""Prefix of the names of torch's own files."""
+TORCH_FILES: Final = f"{TORCH}/"  # prefix of the names of torch's own files
 
 DEPRECATED: Final = typing_extensions.__file__
 """A wrapper of torch's deprecated functions is there, before Python 3.13."""
@@ -87,8 +86,7 @@ INIT_METHODS: Final = ("__init__", "reset_parameters", "_init_weights", "init_we
 USER, CELL, TOP, INIT, OPTIMIZER, BACKWARD, FORWARD, MODULE = (
     1 << bit for bit in range(8)
 )
-KINDS: Final = MODULE - 1
-"""The kinds that distinguish call sites: all but ``MODULE``."""
+KINDS: Final = MODULE - 1  # the kinds that distinguish call sites: all but ``MODULE``
 
 
 class FrameKinds:

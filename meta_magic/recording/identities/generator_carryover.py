@@ -74,12 +74,10 @@ FIRST: Final = slice(FIRST_WORD * 8, FIRST_WORD * 8 + 8)
 TWISTER: Final = slice(FIRST_WORD * 8 + 8, (FIRST_WORD + 624) * 8)
 """Bytes of that word, and of the others, which are made anew after 624 numbers."""
 
-SEED: Final = slice(0, 8)
-"""Bytes of that state which hold the seed."""
+SEED: Final = slice(0, 8)  # bytes of that state which hold the seed
 
 HIGHEST_BIT: Final = 1 << 31
-MAX_KEPT: Final = 8
-"""Each keeps a recording alive."""
+MAX_KEPT: Final = 8  # each keeps a recording alive
 
 MAX_KNOWN: Final = 256
 

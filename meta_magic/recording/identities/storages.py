@@ -39,8 +39,7 @@ class Clock:
     now = 0
 
 
-FIRST_UNMAPPED: Final = 2**63
-"""No process has memory at this address or above."""
+FIRST_UNMAPPED: Final = 2**63  # no process has memory at this address or above
 
 FIRST: Final = 2**64 + FIRST_UNMAPPED
 """The first address given. It takes more than 64 bits, so that a read of memory
@@ -52,8 +51,7 @@ ATTRIBUTE: Final = "meta_magic_address"
 """Attribute of a storage that holds its address, and the bytes it had then."""
 
 lock = threading.Lock()
-addresses = [FIRST]
-"""The next address to be given; none is given twice."""
+addresses = [FIRST]  # the next address to be given; none is given twice
 
 
 def make_up_address(storage: UntypedStorage) -> int:
@@ -257,7 +255,9 @@ class StorageRegistry:
         placement: torch.device | None = None,
     ) -> StorageRef:
         """Number a storage that no operator of the recording made."""
-        ref = self._add_storage(storage, placement)
+        number = self.n_storages
+        self.n_storages = number + 1
+        ref = self._refer_to(storage, number, placement)
         if storage.nbytes() != nbytes:
             self.nbytes_by_storage[ref.number] = storage.nbytes()
         ref.placement = self._on_new_storage(tensor, ref.number, storage) or placement
@@ -314,13 +314,6 @@ class StorageRegistry:
         """Return a reference to each live storage."""
         self.note_deaths()
         return list(self._storage_by_address.values())
-
-    def _add_storage(
-        self, storage: UntypedStorage, placement: torch.device | None
-    ) -> StorageRef:
-        number = self.n_storages
-        self.n_storages = number + 1
-        return self._refer_to(storage, number, placement)
 
     def _refer_to(
         self, storage: UntypedStorage, number: int, placement: torch.device | None

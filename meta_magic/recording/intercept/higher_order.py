@@ -188,8 +188,7 @@ class EagerKernel:
         return run_as_called(modes[0], self._operator, call)
 
 
-build_eager = cache(EagerKernel)
-"""Return the kernel of an operator, the same each time."""
+build_eager = cache(EagerKernel)  # return the kernel of an operator, the same each time
 
 
 def unaware_of_modes(kernel: Any) -> Any:

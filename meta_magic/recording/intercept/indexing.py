@@ -26,8 +26,7 @@ NO_SEQUENCES: Final = SLICES | {Tensor, bool, float, str, np.ndarray}
 WRITTEN: Final = (int, float, complex, np.integer)
 """Types of numbers that torch writes at an index; it refuses other types of numpy."""
 
-MAX_LIKE_TUPLE: Final = 32
-"""Items from which on torch makes a tensor of any list."""
+MAX_LIKE_TUPLE: Final = 32  # items from which on torch makes a tensor of any list
 
 Keep = Callable[..., None]
 """Takes a tensor, the function that made it, and its arguments."""

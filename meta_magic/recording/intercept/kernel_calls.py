@@ -88,8 +88,7 @@ UNMADE: Final = (
 )
 
 
-MOVE: Final = "aten.to."
-"""Prefix of composite operators that move or cast a tensor."""
+MOVE: Final = "aten.to."  # prefix of composite operators that move or cast a tensor
 
 
 class OperatorCall(NamedTuple):

@@ -46,8 +46,7 @@ MOVES: Final = frozenset[Any]({Tensor.to, Tensor.cuda, Tensor.cpu, Tensor.type})
 DEVICE_READERS: Final = frozenset[Any]({torch.device, parse_to})
 """Functions that read a named device, as ``Module.to`` does, and move nothing."""
 
-NAMING: Final = torch.typename.__code__
-"""The code by which torch names types in errors."""
+NAMING: Final = torch.typename.__code__  # the code by which torch names types in errors
 
 TO, TO_CPU, TO_CUDA = cast("Any", (Tensor.to, Tensor.cpu, Tensor.cuda))
 TYPE: Final[Any] = Tensor.type

@@ -60,8 +60,7 @@ Reduce: TypeAlias = Callable[[object], Any]
 """Returns how to reduce an object; ``NotImplemented`` to let pickle do it."""
 
 PROTOCOL: Final = 2
-EMPTY: Final = (int, ())
-"""The reduction of an object whose content does not matter."""
+EMPTY: Final = (int, ())  # the reduction of an object whose content does not matter
 
 ADVICE: Final = (
     "Save after the cell, when meta_magic.materialize has made the module real, or "

@@ -42,8 +42,7 @@ frombuffer = torch.frombuffer  # which a recording replaces
 MAX_WATCHED_NBYTES: Final = 2**16
 """Bytes of an array up to which it is checked before each operator."""
 
-N_NEWEST: Final = 64
-"""How many arrays are searched for one with the same memory."""
+N_NEWEST: Final = 64  # how many arrays are searched for one with the same memory
 
 OWN_REFERENCES: Final = 2
 """References to an array that ``SharedArray`` itself holds: attribute and argument."""
@@ -209,11 +208,9 @@ class SharedArrays:
 
 ON_CPU: Final = (None, torch.device("cpu"))
 COPY: Final = torch.ops.aten.copy_.default
-MIN_ROOM: Final = 32
-"""New arrays after which dead ones are searched."""
+MIN_ROOM: Final = 32  # new arrays after which dead ones are searched
 
-MAX_HELD: Final = 2**26
-"""Bytes of new arrays after which dead ones are searched."""
+MAX_HELD: Final = 2**26  # bytes of new arrays after which dead ones are searched
 
 TOO_LARGE: Final = (
     "an array that shares the memory of a tensor is not updated from here on, because "
@@ -236,8 +233,7 @@ CANNOT_SEPARATE: Final = (
     "distinguish the two: share a copy, x.clone().share_memory_()"
 )
 
-carried_arrays: list[SharedArray] = []
-"""Arrays that outlive the cells that made them."""
+carried_arrays: list[SharedArray] = []  # arrays that outlive the cells that made them
 
 
 class SharedMemory:

@@ -46,8 +46,7 @@ MAX_DEPTH: Final = 8
 MAX_MEASURED: Final = 1024
 """How many constants, and parts of constants, have their bounds remembered."""
 
-Bounds: TypeAlias = tuple[float, float]
-"""The least and the greatest possible value."""
+Bounds: TypeAlias = tuple[float, float]  # the least and the greatest possible value
 
 
 class KnownValues:
@@ -234,8 +233,7 @@ def is_integer(dtype: torch.dtype) -> bool:
     return not (dtype.is_floating_point or dtype.is_complex)
 
 
-MAX_RIGHT: Final = 4096
-"""How many operands in range are remembered."""
+MAX_RIGHT: Final = 4096  # how many operands in range are remembered
 
 UNKNOWN: Final = "the CPU's answer is not known"
 

@@ -155,14 +155,6 @@ def as_plain(state: Tensor) -> bytes:
         return string_at(state.data_ptr(), state.numel())
 
 
-def read_accelerators() -> tuple[tuple[str, bytes], ...]:
-    """Return device and state of each CUDA device's default generator."""
-    return tuple(
-        (f"cuda:{index}", as_plain(copy_state(generator)))
-        for index, generator in enumerate(torch.cuda.default_generators)
-    )
-
-
 class RunningDraw:
     """How a random operator draws."""
 
@@ -198,7 +190,10 @@ class Draws:
         self._words = array("I")
         self._shadows: list[Tensor | None] = []
         self._made: dict[int, Tensor] = {}
-        self._accelerator = read_accelerators()
+        self._accelerator = tuple(
+            (f"cuda:{index}", as_plain(copy_state(generator)))
+            for index, generator in enumerate(torch.cuda.default_generators)
+        )
         self._n_unseeded: int | None = None
         self.has_gap = False
         self._states: list[bytes | EarlierEnd] = []

@@ -80,7 +80,11 @@ class StorageRoles:
         stepped = [p for group in optimizer.param_groups for p in group["params"]]
         with DisableTorchFunction():
             self._optimized.update(find(stepped))
-            self._states.update(find(list_states(optimizer)))
+            held: list[object] = []
+            for state in optimizer.state.values():
+                held += state.values() if isinstance(state, dict) else (state,)
+            lists = [value for value in held if value.__class__ is list]
+            self._states.update(find([*held, *chain(*lists)]))  # LBFGS keeps lists
         self.note_gradients(stepped)
 
     def note_gradients(self, parameters: Iterable[object]) -> None:
@@ -105,15 +109,6 @@ class StorageRoles:
             differentiated=array("I", sorted(nodes)).tobytes(),
             repeated=tuple(calls.while_in_backward),
         )
-
-
-def list_states(optimizer: torch.optim.Optimizer) -> list[object]:
-    """Return the state that an optimizer keeps of its parameters."""
-    held: list[object] = []
-    for state in optimizer.state.values():
-        held += state.values() if isinstance(state, dict) else (state,)
-    lists = [value for value in held if value.__class__ is list]
-    return [*held, *chain(*lists)]  # as LBFGS keeps its last steps
 
 
 FLUSH_AT: Final = 16384

@@ -24,11 +24,9 @@ from meta_magic.torch_private.dispatcher import OpOverload, find_schema, has_ker
 from meta_magic.torch_private.distributed import uses_group
 from meta_magic.trace.signature import Argument, Signature
 
-Args: TypeAlias = Sequence[Any]
-"""Positional arguments of a call of torch."""
+Args: TypeAlias = Sequence[Any]  # positional arguments of a call of torch
 
-Kwargs: TypeAlias = Mapping[str, Any]
-"""Keyword arguments of a call of torch."""
+Kwargs: TypeAlias = Mapping[str, Any]  # keyword arguments of a call of torch
 
 Inputs: TypeAlias = Sequence[tuple[Tensor, Seen]]
 """The tensors among the arguments, with their identities before the call."""
@@ -266,8 +264,7 @@ def sharing_of_inputs(inputs: Inputs) -> tuple[object, ...]:
 OF_C10D: Final = "c10d."
 SENDING: Final = "c10d.send.default"
 RECEIVING: Final = frozenset({"c10d.recv_.default", "c10d.recv_any_source_.default"})
-REDUCED: Final = "tensors"
-"""Name of the argument that a collective reads and writes."""
+REDUCED: Final = "tensors"  # name of the argument that a collective reads and writes
 
 OTHERS: Final[Mapping[str, frozenset[str]]] = {
     "fsdp.all_gather_copy_in.default": frozenset({"all_gather_output"})

@@ -147,8 +147,7 @@ def put_on_cpu(value: Any) -> Any:
     raise Unaskable
 
 
-KEPT: Final = 8
-"""Sizes up to this one do not shrink."""
+KEPT: Final = 8  # sizes up to this one do not shrink
 
 CHECKING: Final = frozenset(
     {"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear"}
@@ -177,8 +176,7 @@ MAX_NUMEL: Final = 2**17
 MAX_WORK: Final = 2**25
 """Limit on elements times the largest size, a bound on the work of such a call."""
 
-N_TRIALS: Final = 40
-"""How often meta is asked for smaller sizes."""
+N_TRIALS: Final = 40  # how often meta is asked for smaller sizes
 
 ProxyArguments = tuple[Any, Any]
 
