@@ -30,9 +30,9 @@ from meta_magic.materializing.targets import Target, group_targets
 from meta_magic.recording.identities.generator_carryover import (
     CarriedGenerator,
     advance_own,
-    carry_generator,
     find_carried_end,
     forget_carried,
+    kept,
     mark_state,
 )
 from meta_magic.recording.identities.origins import Origin
@@ -346,7 +346,7 @@ def move_generator(origin: Origin, replay: Execution) -> bool | None:
         # The rest of the program is still to be drawn before anything else.
         state = mark_state(state)
         earlier = EarlierEnd(program=program, source=end)
-        carry_generator(CarriedGenerator(state.numpy().tobytes(), earlier, own=None))
+        kept.append(CarriedGenerator(state.numpy().tobytes(), earlier, own=None))
     torch.set_rng_state(state)
     origin.generator_state = state.numpy().tobytes()
     origin.last_draw = last_draw

@@ -61,20 +61,6 @@ def keep_entropies(returned: Tensor, *args: Any, **given: Any) -> Tensor:
     return keep_losses(cast_loss(returned, *args, **given), *args)
 
 
-LOSSES: Final[Mapping[str, Callable[..., Tensor]]] = {
-    "aten.binary_cross_entropy.default": keep_entropies,
-    "aten.huber_loss.default": cast_loss,
-    "aten.huber_loss_backward.default": cast_loss_gradient,
-    "aten.mse_loss.default": keep_losses,
-    "aten.mse_loss_backward.default": cast_loss_gradient,
-    "aten.smooth_l1_loss.default": keep_losses,
-    "aten.smooth_l1_loss_backward.default": cast_loss_gradient,
-    "aten.soft_margin_loss.default": keep_entropies,
-    "aten.soft_margin_loss_backward.default": cast_loss_gradient,
-}
-"""Adjustments of losses by the operator's name."""
-
-
 PADDING, BOTH = 1, 2
 """Kinds of masks: of keys that are padding, and merged masks for each head."""
 
@@ -113,21 +99,13 @@ def attend(  # noqa: PLR0913, PLR0917  the operator's own
     if not query.numel():
         return torch.empty_like(query), None
     if mask is not None:
-        require(is_fitting(mask, mask_type, (n, num_head, n_queries, n_keys)))
+        heads = (n, num_head) if mask_type == BOTH else ()
+        wanted = (n, n_keys) if mask_type == PADDING else (*heads, n_queries, n_keys)
+        require(mask.shape == wanted)
     made = linear(query.new_empty(query.shape), proj_weight, proj_bias)
-    heads = () if average_attn_weights else (num_head,)
-    weights = query.new_empty((n, *heads, n_queries, n_keys))
+    each = () if average_attn_weights else (num_head,)
+    weights = query.new_empty((n, *each, n_queries, n_keys))
     return made, weights if need_weights else None
-
-
-def is_fitting(
-    mask: Tensor, mask_type: int | None, shape: tuple[int, int, int, int]
-) -> bool:
-    """Whether a mask fits attention weights of ``shape``."""
-    n, _, n_queries, n_keys = shape
-    if mask_type == PADDING:
-        return mask.shape == (n, n_keys)
-    return mask.shape == (shape if mask_type == BOTH else (n_queries, n_keys))
 
 
 def encode(
@@ -343,7 +321,15 @@ ON_CPU: Final[Mapping[str, Callable[..., Any]]] = {
     "aten.native_layer_norm.default": keep_statistics,
     "aten.native_group_norm.default": keep_statistics,
     "aten.native_layer_norm_backward.default": lay_out_layer_gradient,
-    **LOSSES,
+    "aten.binary_cross_entropy.default": keep_entropies,
+    "aten.huber_loss.default": cast_loss,
+    "aten.huber_loss_backward.default": cast_loss_gradient,
+    "aten.mse_loss.default": keep_losses,
+    "aten.mse_loss_backward.default": cast_loss_gradient,
+    "aten.smooth_l1_loss.default": keep_losses,
+    "aten.smooth_l1_loss_backward.default": cast_loss_gradient,
+    "aten.soft_margin_loss.default": keep_entropies,
+    "aten.soft_margin_loss_backward.default": cast_loss_gradient,
     **dict.fromkeys(SCATTERS, copy_storage),
     "aten.mkldnn_rnn_layer.default": make_workspace,
     "aten.mkldnn_rnn_layer_backward.default": separate_biases,

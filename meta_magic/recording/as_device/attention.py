@@ -19,7 +19,6 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from meta_magic.recording.as_device.autocast import (
     ATTENTION,
-    AutocastOff,
     DeviceAutocast,
 )
 from meta_magic.recording.as_device.composites import DeviceComposites
@@ -407,7 +406,10 @@ class DeviceAttention(RecordingReplacements):
         """Run a composite operator as its parts."""
         name = str(operator).removeprefix("aten.").removesuffix(".default")
         args, kwargs = self.autocast.cast_where_on(name, args, kwargs)
-        with AutocastOff(self.autocast):
+        was_on, self.autocast.is_on = self.autocast.is_on, False
+        try:
             if name == ATTENTION and self.device != "meta" and args[0].is_meta:
                 return self.attend(*args, **kwargs)
             return self._composites.run(operator, args, kwargs)
+        finally:
+            self.autocast.is_on = was_on

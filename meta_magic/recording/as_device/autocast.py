@@ -196,13 +196,6 @@ def find_key(name: str) -> DispatchKey:
     return DispatchKey.Autograd
 
 
-def list_casts(device: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the operators that a device's autocast casts: of torch, and of others."""
-    kernels = frozenset(list_kernels(f"Autocast{device.upper()}"))
-    own = {name for name in kernels if name.startswith(ATEN)}
-    return frozenset(name.removeprefix(ATEN) for name in own), kernels - own
-
-
 def is_eligible(value: Any) -> bool:
     """Whether autocast would cast an argument that is on its device."""
     return (
@@ -226,20 +219,6 @@ LIKE_CUDA: Final = frozenset({"mps", "xpu"})
 ORDER: Final = 1 if sys.platform == "darwin" else -1
 """The order in which arguments are cast. C++ leaves it to the compiler; torch for Linux
 is built by GCC, which begins with the last argument."""
-
-
-class AutocastOff:
-    """Context manager in which ``cast_where_on`` casts nothing."""
-
-    def __init__(self, autocast: "DeviceAutocast") -> None:
-        self._autocast = autocast
-        self._was_on = False
-
-    def __enter__(self) -> None:
-        self._was_on, self._autocast.is_on = self._autocast.is_on, False
-
-    def __exit__(self, *_: object) -> None:
-        self._autocast.is_on = self._was_on
 
 
 class DeviceAutocast(RecordingReplacements):
@@ -405,8 +384,10 @@ class DeviceAutocast(RecordingReplacements):
             self._casts.clear()
         if self.is_on and not self._libraries:
             for device in DEVICES:
-                self._names[device], foreign = list_casts(device)
-                self.foreign |= foreign
+                kernels = list_kernels(f"Autocast{device.upper()}")
+                own = [name for name in kernels if name.startswith(ATEN)]
+                self._names[device] = frozenset(n.removeprefix(ATEN) for n in own)
+                self.foreign |= {*kernels} - {*own}
             names = frozenset().union(*self._names.values())
             # DeviceAttention overrides attention, and casts.
             self.override_kernels(

@@ -78,12 +78,11 @@ def multiply_along(
 def _differentiate(
     apply: Any, operator: Any, a: Tensor, where: Any, given: dict[str, Any]
 ) -> Any:
-    is_wanted = torch.is_grad_enabled() and a.requires_grad
     is_plain = functorch_interpreter() is None and type(a) in (
         Tensor,
         torch.nn.Parameter,
     )
-    if not (is_wanted and is_plain and a.ndim):
+    if not (needs_gradient(a) and is_plain and a.ndim):
         return NotImplemented
     if forward_ad.unpack_dual(a).tangent is not None:
         return NotImplemented
@@ -186,10 +185,7 @@ def eigvalsh(_: object, a: Tensor, UPLO: str = "L") -> Tensor:  # noqa: N803  th
 
 def eigvals(_: object, a: Tensor) -> Tensor:
     """Return eigenvalues. Source: as above."""
-    if needs_gradient(a):
-        values: Tensor = aten.linalg_eig(a)[0]
-    else:
-        values = eigenvalues(a)
+    values: Tensor = aten.linalg_eig(a)[0] if needs_gradient(a) else eigenvalues(a)
     return values
 
 

@@ -13,7 +13,7 @@ And facts that differ between CPUs and versions of torch, such as whether oneDNN
 runs an LSTM. A tiny real call finds each of them, once a process.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from math import prod
@@ -48,11 +48,6 @@ LAYOUTS: Final = SPARSE | {torch.strided}
 
 REFUSALS: Final = (RuntimeError, ValueError, IndexError, TypeError)
 """Errors by which torch refuses arguments, also on the CPU."""
-
-
-def may_ask_cpu(error: Exception) -> bool:
-    """Whether torch has no kernel for meta, or one written in Python that broke."""
-    return isinstance(error, NotImplementedError) or not isinstance(error, REFUSALS)
 
 
 def ask_cpu(
@@ -340,9 +335,12 @@ def match_cpu_strides(func: Any, args: Args, kwargs: Kwargs, returned: Any) -> A
     asked = ask_cpu(func, *small)
     asked = grow(asked, returned) if is_large else asked
     laid_out = tensors_in(asked)
-    is_alike = list(types_of(laid_out)) == list(types_of(made))
+    types, wanted = (
+        [(t.shape, t.dtype, t.layout, t.device) for t in tensors]
+        for tensors in (laid_out, made)
+    )
     is_other = [t.stride() for t in laid_out] != [t.stride() for t in made]
-    if is_alike and is_other:
+    if types == wanted and is_other:
         return asked
     if len(known_alike) >= MAX_KNOWN:
         known_alike.clear()
@@ -431,12 +429,6 @@ def describe(value: Any) -> object:
     if isinstance(value, dict):
         return tuple(value), describe((*value.values(),))
     return type(value), value
-
-
-def types_of(tensors: list[Tensor]) -> Iterator[tuple[object, ...]]:
-    """Yield shape, dtype and layout of tensors."""
-    for tensor in tensors:
-        yield tensor.shape, tensor.dtype, tensor.layout, tensor.device
 
 
 def copy_with_strides(real: Tensor, tensor: Tensor) -> Tensor:

@@ -227,10 +227,6 @@ RECURRENT: Final[Mapping[str, Callable[..., Any]]] = {
 """By the operator's name."""
 
 
-CellStep: TypeAlias = Callable[[Tensor, Hidden], Hidden]
-"""Takes inputs times weights and the hidden state; returns the next state."""
-
-
 def run_packed(  # noqa: PLR0913, PLR0917  the operators' own
     cell: Cell,
     _: object,
@@ -267,32 +263,21 @@ def run_packed(  # noqa: PLR0913, PLR0917  the operators' own
         return aten.view(output, (data.shape[0], output.shape[2])), *states
     hidden = list(zip(*map(aten.unbind.int, states), strict=True))
     weights = gather(params, has_biases=has_biases, is_projected=is_projected)
-    layer = partial(run_packed_layer, cell, sizes)
+
+    def layer(
+        a: Tensor, hidden: Hidden, weights: Weights, direction: int
+    ) -> tuple[Tensor, Hidden]:
+        weighed = aten.linear(a, weights[0], weights[2])
+        run = run_backwards if direction else run_forwards
+        return run(cell, sizes, weighed, hidden, weights)
+
     run = partial(run_layers, layer, data, hidden, weights, dropout, num_layers)
     output, last = run(is_training=train)
     return output, *stack_states(last)
 
 
-def run_packed_layer(
-    cell: Cell,
-    sizes: Sequence[int],
-    a: Tensor,
-    hidden: Hidden,
-    weights: Weights,
-    direction: int,
-) -> tuple[Tensor, Hidden]:
-    """Run a layer over all steps, backwards if ``direction`` is 1."""
-
-    def step(given: Tensor, hidden: Hidden) -> Hidden:
-        return cell(given, hidden, weights)
-
-    weighed = aten.linear(a, weights[0], weights[2])
-    run = run_backwards if direction else run_forwards
-    return run(step, sizes, weighed, hidden)
-
-
 def run_forwards(
-    step: CellStep, sizes: Sequence[int], a: Tensor, hidden: Hidden
+    cell: Cell, sizes: Sequence[int], a: Tensor, hidden: Hidden, weights: Weights
 ) -> tuple[Tensor, Hidden]:
     """Run all steps; keep the last states of sequences that end."""
     outputs: list[Tensor] = []
@@ -303,14 +288,14 @@ def run_forwards(
         if size < last:
             ended.append(cut(hidden, size, last))
             hidden = cut(hidden, 0, size)
-        hidden = step(given, hidden)
+        hidden = cell(given, hidden, weights)
         outputs.append(hidden[0])
         start, last = start + size, size
     return aten.cat(outputs), join([hidden, *ended[::-1]])
 
 
 def run_backwards(
-    step: CellStep, sizes: Sequence[int], a: Tensor, first: Hidden
+    cell: Cell, sizes: Sequence[int], a: Tensor, first: Hidden, weights: Weights
 ) -> tuple[Tensor, Hidden]:
     """Run all steps backwards; some sequences may begin with each."""
     outputs: list[Tensor] = []
@@ -319,7 +304,7 @@ def run_backwards(
     for size in sizes[::-1]:
         if size > last:
             hidden = join([hidden, cut(first, last, size)])
-        hidden = step(aten.narrow(a, 0, end - size, size), hidden)
+        hidden = cell(aten.narrow(a, 0, end - size, size), hidden, weights)
         outputs.append(hidden[0])
         end, last = end - size, size
     return aten.cat(outputs[::-1]), hidden

@@ -135,9 +135,7 @@ class DevicePlan:
         """Return the planned device of a tensor; else a real one's own device."""
         with DisableTorchFunction():
             if not tensor.is_meta:
-                return (
-                    find_placement(tensor) if has_carried_placement() else tensor.device
-                )
+                return find_placement(tensor)
             if not NamedDevices.exist:
                 return None
             self._registry.note_deaths()
@@ -219,11 +217,6 @@ def is_home(device: object) -> bool:
 def is_default_on_meta() -> bool:
     """Whether the innermost ``with torch.device`` is that of the cell."""
     return find_default() == "meta"
-
-
-def is_cpu_context_active() -> bool:
-    """Whether ``with torch.device("cpu")`` is active: its tensors are real."""
-    return find_default() == "cpu"
 
 
 def find_default() -> str | None:

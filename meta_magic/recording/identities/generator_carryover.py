@@ -109,30 +109,15 @@ elsewhere: dict[torch.device, tuple[Generator, tuple[object, ...]]] = {}
 programs: "deque[tuple[int, weakref.ref[Program]]]" = deque(maxlen=MAX_KNOWN)
 
 
-def carry_generator(carried: CarriedGenerator) -> None:
-    """Carry the state of a generator over to the next recording."""
-    kept.append(carried)
-
-
 def find_carried_end(state: bytes) -> EarlierEnd | None:
     """Return the end of the recording that carried over a state; None if none did."""
     return next((carried.end for carried in kept if carried.state == state), None)
-
-
-def keep_elsewhere(device: torch.device, generator: Generator) -> None:
-    """Keep the generator used in place of that of a planned device."""
-    elsewhere[device] = generator, last_seeding()
 
 
 def find_elsewhere(device: torch.device) -> Generator | None:
     """Return the generator that an earlier recording used for a planned device."""
     generator, seeding = elsewhere.get(device, (None, ()))
     return generator if seeding == last_seeding() else None
-
-
-def keep_program(number: int, program: Program) -> None:
-    """Remember a recording, while it is alive, by the number in its tokens."""
-    programs.append((number, weakref.ref(program)))
 
 
 def find_draw(number: int, draw: int) -> EarlierEnd | None:
@@ -168,12 +153,6 @@ def advance_own(program: Program, state_at: Callable[[int], Tensor | None]) -> b
             generator.set_state(state)
             kept.remove(carried)
     return are_all_moved
-
-
-def settle_default() -> None:
-    """Note that torch's default generator has the state after all draws so far."""
-    for carried in kept:
-        carried.is_settled = True
 
 
 def was_used_since(state: bytes) -> bool:

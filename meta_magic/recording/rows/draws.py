@@ -14,6 +14,7 @@ first), the second half keeps the draws. Of nested recordings the outermost one 
 the tokens: it sees all draws.
 """
 
+import weakref
 from array import array
 from collections.abc import Callable
 from typing import Any, Final
@@ -24,16 +25,15 @@ from torch import Generator, Tensor
 
 from meta_magic.recording.identities.generator_carryover import (
     CarriedGenerator,
-    carry_generator,
+    elsewhere,
     find_carried_end,
     find_draw,
     find_elsewhere,
     is_named,
     is_on_cpu,
-    keep_elsewhere,
-    keep_program,
+    kept,
     mark_state,
-    settle_default,
+    programs,
     was_used_since,
 )
 from meta_magic.recording.identities.storages import string_at
@@ -41,6 +41,7 @@ from meta_magic.recording.signatures.entries import Given
 from meta_magic.torch_private.generator_state import GeneratorMemory, find_memory
 from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
+from meta_magic.torch_private.snapshot import last_seeding
 from meta_magic.torch_private.tensor_internals import address_of_generator
 from meta_magic.trace.program import ELSEWHERE, EarlierEnd, Program, Randomness
 
@@ -224,18 +225,19 @@ class Draws:
     def keep_ends(self, program: Program) -> None:
         """Carry over the states of generators that a real run would have ended with."""
         if self._words:
-            keep_program(self._base >> TOKEN_BITS, program)
+            programs.append((self._base >> TOKEN_BITS, weakref.ref(program)))
         for stream in self._streams.values():
             is_default = stream is self._default
             if stream.saved is not None and not self._is_there(stream.end):
                 end = EarlierEnd(program=program, source=stream.end)
                 own = None if is_default else stream.generator
-                carry_generator(CarriedGenerator(stream.saved[0], end, own))
+                kept.append(CarriedGenerator(stream.saved[0], end, own))
             elif stream.saved is not None and is_default:
-                settle_default()
+                for carried in kept:
+                    carried.is_settled = True
         for (_, device), stream in self._others.items():
             if device is not None:
-                keep_elsewhere(device, stream.generator)
+                elsewhere[device] = stream.generator, last_seeding()
 
     def note(
         self,

@@ -15,8 +15,8 @@ import torch
 
 from meta_magic.errors import MetaMagicError
 from meta_magic.recording.as_device.cpu_kernels import (
+    REFUSALS,
     ask_cpu,
-    may_ask_cpu,
     take_geometries,
 )
 from meta_magic.recording.as_device.oracle.oracle import Oracle, Verdict, is_view
@@ -50,17 +50,10 @@ NEVER_ASKED: Final = (
     *("aten._scaled_dot_product", "aten._flash_attention", "aten._thnn"),
     *("aten.mkldnn_rnn_layer", "aten.lstm", "aten.gru", "aten.rnn_", "aten.quantized"),
     *("aten._native_multi_head_attention", "aten._transformer_encoder_layer"),
+    *("aten.empty.", "aten.empty_strided.", "aten.zeros.", "aten.ones."),
 )
-"""Operators that move tensors, that only refuse values, or that end the process if
-sizes do not fit."""
-
-PLAIN_FACTORIES: Final = (
-    "aten.empty.",
-    "aten.empty_strided.",
-    "aten.zeros.",
-    "aten.ones.",
-)
-"""Factories that accept any size and dtype, and no number."""
+"""Operators that move tensors, that only refuse values, that end the process if sizes
+do not fit, or that accept any size and dtype, and no number."""
 
 UNCHECKED: Final = (
     *("aten.native_batch_norm", "aten._native_batch_norm", "aten._batch_norm"),
@@ -148,8 +141,6 @@ class Refusals:
             device == "cuda" and name.startswith(FLOAT_STATISTICS)
         ):
             return False
-        if name.startswith(PLAIN_FACTORIES):
-            return False
         is_same = is_shared_view(table.func) and not table.may_overrun
         if is_same or torch.Tag.inplace_view in table.func.tags:
             return False
@@ -179,10 +170,9 @@ class Refusals:
         self.is_unasked = verdict is Verdict.UNASKED
         if kind is not None and verdict is Verdict.ACCEPTED:
             accepted_kinds.add(kind)
-        is_known = verdict is Verdict.ACCEPTED and table.is_pure and device == "cpu"
-        return (
-            take_geometries(returned, self._oracle.returned) if is_known else returned
-        )
+        if verdict is Verdict.ACCEPTED and table.is_pure and device == "cpu":
+            return take_geometries(returned, self._oracle.returned)
+        return returned
 
     def rescue(
         self, table: OpTable, given: Given, device: DeviceName, error: Exception
@@ -195,7 +185,9 @@ class Refusals:
         self._raised = id(error)
         verdict = self._ask(device, error, table.func, args, kwargs, is_unsafe=True)
         is_taken = verdict is Verdict.ACCEPTED and not may_end_process(table, given)
-        if is_taken or may_ask_cpu(error):
+        # Torch has no kernel for meta, or one written in Python that broke.
+        is_lacking = isinstance(error, NotImplementedError)
+        if is_taken or is_lacking or not isinstance(error, REFUSALS):
             return ask_cpu(table.func, args, kwargs)
         return NotImplemented
 

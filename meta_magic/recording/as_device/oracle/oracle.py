@@ -95,9 +95,10 @@ class Oracle:
         tensors = tensors_in(args, kwargs)
         if not all(map(is_plain, tensors)):
             return Verdict.UNKNOWN
-        if self._is_over(MAX_SHARE_UNSAFE if is_unsafe else MAX_SHARE):
-            return Verdict.UNASKED
         started, is_on = self._read_clock(), torch.is_grad_enabled()
+        share = MAX_SHARE_UNSAFE if is_unsafe else MAX_SHARE
+        if self._seconds > max(MIN_SECONDS, (started - self._started) * share):
+            return Verdict.UNASKED
         try:
             question = OracleQuestion(func, args, kwargs, tensors)
             with (
@@ -116,13 +117,6 @@ class Oracle:
 
     def _read_clock(self) -> float:
         return 0.0 if self._is_patient else processor_seconds()
-
-    def _is_over(self, share: float) -> bool:
-        """Whether asking took more than a share of the recording."""
-        if self._is_patient:
-            return False
-        seconds = processor_seconds() - self._started
-        return self._seconds > max(MIN_SECONDS, seconds * share)
 
 
 def processor_seconds() -> float:

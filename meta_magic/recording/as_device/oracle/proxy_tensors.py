@@ -13,7 +13,7 @@ import math
 import mmap
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any, Final
 
 import torch
@@ -82,16 +82,11 @@ class ProxyTensors:
         """Return the proxy of a tensor, the same one each time."""
         made = self._made.get(id(tensor))
         if made is None:
-            with self._leave_inference(tensor):
+            is_outer = torch.is_inference_mode_enabled() and not tensor.is_inference()
+            wants_gradient = is_outer and self._has_gradients
+            with torch.inference_mode(mode=False) if wants_gradient else nullcontext():
                 made = self._made[id(tensor)] = self._build(tensor)
         return made
-
-    def _leave_inference(self, tensor: Tensor) -> AbstractContextManager[object]:
-        """Return a context in which a proxy may want a gradient, if its tensor may."""
-        is_outer = torch.is_inference_mode_enabled() and not tensor.is_inference()
-        if is_outer and self._has_gradients:
-            return torch.inference_mode(mode=False)
-        return nullcontext()
 
     def _build(self, tensor: Tensor) -> Tensor:
         if not tensor.is_meta:  # only a child may write a real tensor: it has a copy

@@ -24,8 +24,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from meta_magic.recording.identities.device_plan import (
     carry_placement,
+    find_default,
     find_placement,
-    is_cpu_context_active,
 )
 from meta_magic.recording.identities.nested_tensors import (
     rebuild,
@@ -331,7 +331,7 @@ class BorrowedModules(RecordingReplacements):
     def _borrow_if_due(self, borrow: Callable[[Any], None], holder: Any) -> bool:
         """Borrow, unless real tensors are meant to stay real here."""
         is_here = threading.get_ident() == self._thread
-        is_due = is_here and not self._plan.is_real and not is_cpu_context_active()
+        is_due = is_here and not self._plan.is_real and find_default() != "cpu"
         if is_due:
             with DisableTorchFunction():
                 borrow(holder)
