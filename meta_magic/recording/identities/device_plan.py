@@ -172,10 +172,6 @@ class DevicePlan:
                     self._registry.note_deaths()
                     self._registry.set_placement(tensor, placement)
 
-    def is_reported(self, device: Any) -> bool:
-        """Whether a device is the one reported where the code named none."""
-        return device is self.home
-
     @property
     def home(self) -> torch.device:
         """Device of a tensor for which the code named none."""

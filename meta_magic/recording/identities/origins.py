@@ -214,26 +214,20 @@ class LiveTensors:
     def on(self, address: int) -> list[dict[int, int]]:
         """Return the versions of the tensors on an address's storage, by ``id``."""
         if self._by_address is None:
-            self._by_address = find_versions()
+            found: dict[int, list[Tensor]] = {}
+            with DisableTorchFunction():
+                for tensor, at in find_stored():
+                    found.setdefault(at, []).append(tensor)
+                self._by_address = {at: group(held) for at, held in found.items()}
         return self._by_address.get(address, [])
-
-
-def find_versions() -> dict[int, list[dict[int, int]]]:
-    """Return the versions of all live meta tensors, by storage."""
-    found: dict[int, list[Tensor]] = {}
-    with DisableTorchFunction():
-        for tensor, address in find_stored():
-            found.setdefault(address, []).append(tensor)
-        return {address: group(tensors) for address, tensors in found.items()}
 
 
 def find_live() -> Iterator[Tensor]:
     """Yield all live tensors, without the proxies of torch's tracing."""
     objects = gc.get_objects()
     tensors = (kind for kind in set(map(type, objects)) if issubclass(kind, Tensor))
-    kinds = {
-        kind for kind in tensors if not is_traced(kind)
-    }  # a question to them would dispatch
+    # A question to a proxy of torch's tracing would dispatch.
+    kinds = {kind for kind in tensors if not is_traced(kind)}
     return compress(objects, map(kinds.__contains__, map(type, objects)))
 
 

@@ -232,7 +232,15 @@ class TensorRegistry(StorageRegistry):
         geometry: LiveGeometry,
     ) -> Seen | None:
         """Return a tensor as seen, with a new placement; None if more changed."""
-        if not is_renamed(seen, storage, geometry):
+        _, former, known = seen
+        if (
+            former is None
+            or storage is None
+            or former is storage
+            or former.number != storage.number
+            or known.as_strided != geometry.as_strided
+            or known.dtype is not geometry.dtype
+        ):
             return None
         renamed = self.seen_by_id[id(tensor)] = (seen[0], storage, geometry)
         return renamed
@@ -332,16 +340,3 @@ class TensorRegistry(StorageRegistry):
         self.storage_by_tensor.append(number_of_storage)
         self.seen_by_id[id(tensor)] = seen
         return seen
-
-
-def is_renamed(seen: Seen, storage: StorageRef | None, geometry: LiveGeometry) -> bool:
-    """Whether only the placement of a tensor changed since it was seen."""
-    _, former, known = seen
-    return (
-        former is not None
-        and storage is not None
-        and former is not storage
-        and former.number == storage.number
-        and known.as_strided == geometry.as_strided
-        and known.dtype is geometry.dtype
-    )

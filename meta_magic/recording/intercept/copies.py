@@ -17,7 +17,6 @@ from typing import Any, Final
 import torch
 from torch import SymInt, Tensor, UntypedStorage
 
-from meta_magic.recording.identities.storages import span_nbytes
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.signatures.entries import Args
 from meta_magic.torch_private.modes import DisableTorchFunction
@@ -94,9 +93,3 @@ def rebuild_on(
         made = torch.empty((0,), dtype=like.dtype, device=storage.device)
         made.set_(storage, offset, like.shape, like.stride())
     return made.requires_grad_(like.requires_grad)
-
-
-def rebuild_without_content(like: Tensor) -> Tensor:
-    """Return a tensor on new memory that has a tensor's shape and strides."""
-    storage = UntypedStorage(span_nbytes(like), device=like.device)
-    return rebuild_on(storage, like)

@@ -270,16 +270,14 @@ class ShownTensors(RecordingReplacements):
         self._thread = threading.get_ident()
         self.wrap(TEXT_OF_TENSOR, self._wrap)
 
-    def _is_ours(self, tensor: Tensor) -> bool:
-        with DisableTorchFunction():
-            return tensor.is_meta and threading.get_ident() == self._thread
-
     def _wrap(self, torch_writes: Write) -> Write:
         def write(tensor: Tensor, *, tensor_contents: str | None = None) -> str:
             has_mode = n_dispatch_modes() or functorch_interpreter() is not None
             is_in_kernel = self._is_recording and not has_mode
             is_said = tensor_contents is not None or is_in_kernel
-            if is_said or not self._is_ours(tensor):
+            with DisableTorchFunction():
+                is_ours = tensor.is_meta and threading.get_ident() == self._thread
+            if is_said or not is_ours:
                 return torch_writes(tensor, tensor_contents=tensor_contents)
             return self._format(tensor, torch_writes)
 

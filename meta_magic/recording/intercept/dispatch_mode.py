@@ -7,7 +7,7 @@ no kernel: a kernel on meta takes some 90 us (``torch.add``), a cache hit 8.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,11 +15,9 @@ from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 
 from meta_magic.recording.as_device.cpu_kernels import enlarge_storage
-from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.storages import NamedDevices
 from meta_magic.recording.intercept.higher_order import Inside
 from meta_magic.recording.intercept.kernel_calls import KernelCalls, OperatorCall
-from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.rows.writers import Writers
 from meta_magic.recording.signatures.cache import (
     COUNTED,
@@ -46,6 +44,9 @@ from meta_magic.torch_private.modes import (
 )
 from meta_magic.trace.program import HEADER
 
+if TYPE_CHECKING:
+    from meta_magic.recording.intercept.shared_memory import SharedMemory
+
 # Plain integers: the attribute of an enum costs more than the comparison.
 RUN, PURE, PURE_MANY, VIEW, VIEW_MANY, IN_PLACE, PURE_WIDE = map(int, Kind)
 
@@ -68,6 +69,8 @@ class DispatchMode(Inside, TorchDispatchMode):
         is_in_backward: Whether the function mode is on for hooks of a backward pass:
             kernels, which are no code of the cell, run without it.
         n_resized: How many calls of ``resize_`` there were.
+        watched: Keeps arrays equal to the tensors that share their memory; None if
+            no memory is shared.
         hand_over: Runs an operator of torch.distributed, given its call and what runs
             it, where several ranks are recorded side by side; else None.
     """
@@ -87,7 +90,7 @@ class DispatchMode(Inside, TorchDispatchMode):
         self.special = kernels.special
         self._kernels = kernels
         self._plan, self._checks = kernels.plan, kernels.checks
-        self._shared: SharedMemory | None = None
+        self.watched: SharedMemory | None = None
 
     def __torch_dispatch__(
         self,
@@ -115,11 +118,10 @@ class DispatchMode(Inside, TorchDispatchMode):
             words = [0] * HEADER
             key = build_operator_key(registry.read, args, kwargs, words)
             if kwargs and "device" in kwargs and NamedDevices.exist:
-                placement = (
-                    self._plan.placement_of_made()
-                )  # the device of a factory's result
+                placement = self._plan.placement_of_made()  # of a factory's result
                 key = key if placement is None else (*key, placement)
-            read = None if self._shared is None else self._read_arrays(args, kwargs)
+            watched = self.watched
+            read = None if watched is None else watched.update_read(args, kwargs)
             entry = table.entries.get(key)
             if entry is None or entry.kind not in ALONE:
                 entry = self._find(table, key, entry, words, args, kwargs)
@@ -129,8 +131,8 @@ class DispatchMode(Inside, TorchDispatchMode):
                 or (
                     read is not None
                     and table.written
-                    and self._shared is not None
-                    and self._shared.concerns(read)
+                    and watched is not None
+                    and watched.concerns(read)
                 )
             ):
                 return self._run(
@@ -251,16 +253,9 @@ class DispatchMode(Inside, TorchDispatchMode):
         if self.hand_over is not None and uses_group(call.table.name):
             run = partial(self.hand_over, call, run)
         returned = run()
-        if self._shared is not None and read is not None and call.table.written:
-            self._shared.update_arrays(read)
+        if self.watched is not None and read is not None and call.table.written:
+            self.watched.update_arrays(read)
         return returned
-
-    def _read_arrays(self, args: Args, kwargs: Kwargs | None) -> Sequence[Tensor]:
-        """Return a call's tensors, after writes to their arrays were copied to them."""
-        read = tensors_in(args, kwargs or {})
-        if self._shared is not None:
-            self._shared.update_read(read)
-        return read
 
     def __enter__(self) -> Self:
         self.functions = function_mode_stack()[-1]
@@ -270,7 +265,3 @@ class DispatchMode(Inside, TorchDispatchMode):
     def __exit__(self, *exception: object) -> None:
         self.functions = None
         super().__exit__(*exception)  # type: ignore[no-untyped-call]  # as above
-
-    def watch_shared_memory(self, shared: SharedMemory) -> None:
-        """Keep arrays equal to the tensors that share their memory, from now on."""
-        self._shared = shared

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, UntypedStorage, nn
 
 from meta_magic.recording.identities.call_sites import TORCH, TORCH_FILES
 from meta_magic.recording.identities.device_plan import (
@@ -25,10 +25,11 @@ from meta_magic.recording.identities.device_plan import (
     must_be_real,
 )
 from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.storages import span_nbytes
 from meta_magic.recording.intercept.copies import (
     UNPICKLED,
     copy_shallowly,
-    rebuild_without_content,
+    rebuild_on,
 )
 from meta_magic.recording.intercept.higher_order import make_below
 from meta_magic.recording.intercept.libraries import ADOPTED, MAKE_REAL
@@ -173,12 +174,6 @@ def read_sparse(
     return (*given, *args[n_positions + 1 :]), {**kwargs, **named}
 
 
-def holds_planned(data: object) -> bool:
-    """Whether a list of values holds tensors on meta."""
-    is_list = isinstance(data, (list, tuple)) and len(data) > 0
-    return is_list and any(tensor.is_meta for tensor in tensors_in(data))
-
-
 def join_values(
     data: Sequence[Any], like: Tensor, make: Callable[[Any], Tensor]
 ) -> Tensor:
@@ -320,11 +315,11 @@ class Factories:
         if func is torch.Tensor.new_tensor and kwargs.get("device") is None:
             self._plan.set_placements([made], self._plan.placement_of(args[0]) or META)
         data = data_of(func, args, kwargs)
-        if holds_planned(data) and made.is_meta:
+        given = tensors_in(data) if isinstance(data, (list, tuple)) else ()
+        if made.is_meta and any(tensor.is_meta for tensor in given):
             return self._join(data, made)
-        is_torchs = caller.f_code.co_filename.startswith(
-            TORCH_FILES
-        )  # torch stacks them
+        # Torch itself stacks them.
+        is_torchs = caller.f_code.co_filename.startswith(TORCH_FILES)
         is_shared = func in SHARING and not (kwargs.get("copy") or is_torchs)
         if is_shared and isinstance(data, np.ndarray):
             with DisableTorchFunction(), DisableTorchDispatch():
@@ -402,9 +397,7 @@ class Factories:
         ):
             return func(*args, **kwargs)
         is_context = caller.f_code is CONTEXT and is_home(device)
-        if is_context or (
-            self._plan.is_reported(device) and gets_reported_device(caller)
-        ):
+        if is_context or (device is self._plan.home and gets_reported_device(caller)):
             device = META  # the reported device, which it got from us
         if caller.f_code in TO_EMPTY:
             self._diagnostics.note(
@@ -439,7 +432,7 @@ class Factories:
         self._diagnostics.note_caveat(UNPICKLED)
         with DisableTorchDispatch():
             like = func(*args, **kwargs)
-        return rebuild_without_content(like)
+        return rebuild_on(UntypedStorage(span_nbytes(like), device=like.device), like)
 
     def _check_float64(self, func: Any, args: Args, kwargs: Mapping[str, Any]) -> None:
         is_leak = (

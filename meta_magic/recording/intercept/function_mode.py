@@ -133,7 +133,7 @@ class FunctionMode(DeviceContext):
         self._reported = ReportedAttributes(write, data, dispatch)
         self._refusals = refusals
         self._shared = shared
-        self._is_watched = False
+        self.watched: SharedMemory | None = None
 
     def __enter__(self) -> None:
         # On top of the stack, as ``with torch.device`` does it, not at its bottom.
@@ -161,7 +161,7 @@ class FunctionMode(DeviceContext):
         try:
             if (
                 func not in self._handled
-                and not self._is_watched
+                and self.watched is None
                 and not self._autocast.is_on
                 and not (kwargs and ("device" in kwargs or "out" in kwargs))
             ):  # nearly all calls
@@ -173,12 +173,17 @@ class FunctionMode(DeviceContext):
                 raise
         finally:
             sites.running = before
-        return self._call_again(func, *again, running)
+        args, kwargs = again
+        running.args, sites.running = args, running
+        try:
+            return self._run(func, args, kwargs, caller)
+        finally:
+            sites.running = before
 
     def _run(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Call a function, or its replacement in a recording."""
-        if self._is_watched:
-            self._shared.update_read(tensors_in(args, kwargs))
+        if self.watched is not None:
+            self.watched.update_read(args, kwargs)
         elif func in REPEATED and args and not (kwargs or self._autocast.is_on):
             return self._repeated.run(func, args, self._index)
         has_target = args or func in DEVICE_READERS
@@ -227,17 +232,6 @@ class FunctionMode(DeviceContext):
         name_types(error, self._attention.device)
         return None
 
-    def _call_again(
-        self, func: Any, args: Args, kwargs: Kwargs, running: Running
-    ) -> Any:
-        """Call a function again, with arguments that it takes."""
-        sites, running.args = self.sites, args
-        before, sites.running = sites.running, running
-        try:
-            return self._run(func, args, kwargs, running.frame)
-        finally:
-            sites.running = before
-
     def _handle(  # noqa: PLR0911  one for each kind of function
         self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
     ) -> Any:
@@ -281,10 +275,6 @@ class FunctionMode(DeviceContext):
         if func is SHARE_MEMORY:
             self._shared.separate(args[0])
         return read_data(func, args, kwargs, self._write.note)
-
-    def watch_shared_memory(self, _: SharedMemory) -> None:
-        """Keep arrays equal to the tensors that share their memory, from now on."""
-        self._is_watched = True
 
 
 class BackwardPasses(Replacements):

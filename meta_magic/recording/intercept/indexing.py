@@ -48,30 +48,28 @@ def prepare_index(
         is_element = len(parts) == tensor.ndim and {int}.issuperset(map(type, parts))
         if not rest or (is_element and type(rest[0]) is Tensor):
             return func, args
-    index = keep_index(index, keep)
+    if isinstance(index, tuple) or is_like_tuple(index):
+        index = tuple([keep_positions(item, keep) for item in index])
+    else:
+        index = keep_positions(index, keep)
     only = index[0] if type(index) is tuple and len(index) == 1 else index
     if device != "meta" and is_truth(only, is_read=not rest):
         tensor, index = find_at_truth(tensor, only)
     if not rest or device == "meta":
         return func, (tensor, index, *rest)
+    parts = index if type(index) is tuple else (index,)
+    is_view = all(type(part) in SLICES or is_position(part) for part in parts)
     is_number = isinstance(rest[0], WRITTEN)
-    if is_number and fills_with_numbers() and is_of_one_tensor(index):
+    if is_number and fills_with_numbers() and is_of_one_tensor(parts):
         return func, (tensor, index, *rest)
     if is_number:
         with DisableTorchFunction(), DisableTorchDispatch():
             rest = [torch.full((), rest[0], dtype=tensor.dtype, device="cpu")]
-    elif device == "cpu" and is_of_slices(index) and is_scalar(rest[0]):
-        view = find_filled(tensor, index)
+    elif device == "cpu" and is_view and is_scalar(rest[0]):
+        view = find_filled(tensor, parts)
         if view is not None:
             return torch.Tensor.fill_, (view, *rest)
     return func, (tensor, index, *rest)
-
-
-def keep_index(index: Any, keep: Keep) -> Any:
-    """Return an index with its lists of positions or booleans as tensors."""
-    if isinstance(index, tuple) or is_like_tuple(index):
-        return tuple([keep_positions(item, keep) for item in index])
-    return keep_positions(index, keep)
 
 
 def is_truth(index: Any, *, is_read: bool) -> bool:
@@ -93,16 +91,15 @@ def find_at_truth(tensor: Tensor, index: Any) -> tuple[Tensor, tuple[Tensor]]:
     return view, (torch.empty(1, dtype=torch.long, device="meta").fill_(0),)
 
 
-def find_filled(tensor: Tensor, index: Any) -> Tensor | None:
+def find_filled(tensor: Tensor, parts: tuple[Any, ...]) -> Tensor | None:
     """Return the view that torch fills at an index; None if it copies one element."""
-    parts = index if type(index) is tuple else (index,)
     with DisableTorchFunction(), DisableTorchDispatch():
         written = tensor[tuple(0 if is_position(part) else part for part in parts)]
         is_whole = written.shape == tensor.shape and written.stride() == tensor.stride()
         is_element = not written.ndim
     if is_element:
         return None
-    return tensor if is_whole else tensor[index]
+    return tensor if is_whole else tensor[parts]
 
 
 def is_scalar(value: Any) -> bool:
@@ -184,18 +181,11 @@ def is_of_numbers(item: Any) -> bool:
     return isinstance(item, Number)
 
 
-def is_of_one_tensor(index: Any) -> bool:
+def is_of_one_tensor(parts: Sequence[Any]) -> bool:
     """Whether an index has at most one tensor of positions or booleans."""
-    parts = index if type(index) is tuple else (index,)
     tensors = [p for p in parts if getattr(p, "ndim", 0)]
     dtypes = [str(t.dtype).removeprefix("torch.") for t in tensors]  # of numpy's, too
     return not dtypes or dtypes in (["int64"], ["bool"])
-
-
-def is_of_slices(index: Any) -> bool:
-    """Whether an index makes a view: it has no lists, and its tensors are numbers."""
-    parts = index if type(index) is tuple else (index,)
-    return all(type(part) in SLICES or is_position(part) for part in parts)
 
 
 def is_position(part: Any) -> bool:

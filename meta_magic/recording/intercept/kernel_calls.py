@@ -207,7 +207,11 @@ class KernelCalls:
                 return NotImplemented
             self._note_reals(reals)
         n_storages, n_answered = registry.n_storages, diagnostics.n_answered
-        placement = self._find_placement(table, given) if NamedDevices.exist else None
+        placement = None
+        if NamedDevices.exist and "device" in kwargs:
+            placement = self.plan.placement_of_made()
+        elif NamedDevices.exist:
+            placement = join_placements(table, [seen[2] for _, seen in inputs])
         draw = RunningDraw(given) if table.draws(args, kwargs) else None
         if draw is not None and draw.generator is not None:
             check_generator(draw.generator, placement)
@@ -295,12 +299,6 @@ class KernelCalls:
         if "quantize" in table.name:
             check_quantized(table.name, call)
 
-    def _find_placement(self, table: OpTable, given: Given) -> torch.device | None:
-        """Return the device of an operator's results; refuse operands on two."""
-        if "device" in given.kwargs:
-            return self.plan.placement_of_made()
-        return join_placements(table, [seen[2] for _, seen in given.inputs])
-
     def _see_output(
         self, tensor: Tensor, inputs: Inputs, placement: torch.device | None
     ) -> Seen:
@@ -320,9 +318,7 @@ class KernelCalls:
         """Call an operator, or refuse it as the device does."""
         if not self._refusals.is_due(table, key, given, kernels):
             return self._run_or_rescue(table, given, draw, kernels)
-        if (
-            table.written or table.reads_data
-        ):  # meta would resize it, or values are read
+        if table.written or table.reads_data:  # meta would resize it, or read values
             self._refusals.check(table, given, kernels)
             return self._run_or_rescue(table, given, draw, kernels)
         returned = self._run_or_rescue(table, given, draw, kernels)

@@ -132,7 +132,7 @@ class Mover:
         """Return the target of a move, which may be the reported device."""
         plan, here = self.plan, self.plan.placement_of(tensor)
         if here is None:
-            is_reported = plan.is_reported(device) and gets_reported_device(caller)
+            is_reported = device is plan.home and gets_reported_device(caller)
             return META if is_reported else plan.read(device)
         if torch.device(device) != META or not tensor.is_meta:
             return plan.read(device)
@@ -242,9 +242,11 @@ PACKING: Final = "aten._pack_padded_sequence."
 
 def check_devices(op: str, call: LiveCall) -> None:
     """Raise if the call read a meta tensor and returned a real one."""
-    if not is_mixed(op, call):
-        return
     metas = [t for t, seen in call.inputs if seen[2].is_meta]
+    # Packed batch sizes are on the CPU, as their lengths are.
+    is_of_shapes = op.split(".")[1] in SHAPE_ONLY or op.startswith(PACKING)
+    if not metas or is_of_shapes or all(seen[2].is_meta for _, seen in call.outputs):
+        return
     reals = [t for t, seen in (*call.inputs, *call.outputs) if not seen[2].is_meta]
     raise MixedDeviceError(
         f"{op} got a real and a meta tensor: {describe(reals[0])} and "
@@ -279,16 +281,6 @@ def advise(real: Tensor) -> str:
         "Make both meta (x.to('meta') keeps values, mm.meta_like(x) strides and views) "
         f"{both}"
     )
-
-
-def is_mixed(op: str, call: LiveCall) -> bool:
-    """Whether the result is real although it needs data that does not exist."""
-    if all(seen[2].is_meta for _, seen in call.outputs):
-        return False
-    if all(not seen[2].is_meta for _, seen in call.inputs):
-        return False
-    # Packed batch sizes are on the CPU, as their lengths are.
-    return op.split(".")[1] not in SHAPE_ONLY and not op.startswith(PACKING)
 
 
 def describe(tensor: Tensor) -> str:

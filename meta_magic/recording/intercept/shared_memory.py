@@ -19,6 +19,7 @@ from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import MetaMagicError, MissingValueError
 from meta_magic.recording.identities.call_sites import Running
+from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.storages import (
     MAX_COPIED_NBYTES,
     make_up_address,
@@ -383,16 +384,18 @@ class SharedMemory:
             self._is_looking = True
             self._values.prepare = self.update_read
             for mode in self.modes:
-                mode.watch_shared_memory(self)
+                mode.watched = self
 
     # Updates
 
-    def update_read(self, tensors: Iterable[Tensor]) -> None:
-        """Copy writes to small arrays to the tensors that are read next."""
+    def update_read(self, *values: object) -> Sequence[Tensor]:
+        """Copy writes to small arrays to tensors that are read next; return these."""
+        tensors = tensors_in(*values)
         if self._arrays and not self._is_writing:
             for array in self._arrays.sharing(tensors):
                 if array.is_watched and array.read() != array.content:
                     self._write_tensor(array)
+        return tensors
 
     def concerns(self, tensors: Iterable[Tensor]) -> bool:
         """Whether an array shares the memory of one of some tensors."""

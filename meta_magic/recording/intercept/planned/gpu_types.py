@@ -274,7 +274,8 @@ class Generator(torch.Generator, metaclass=GeneratorKind):
         """
         plan = find_plan()
         device = torch.device(device) if plan is None else plan.read(device)
-        if is_there(device):
+        is_cuda = device.type == "cuda" and has_gpu()
+        if is_cuda and device.index < torch.cuda.device_count():
             return PLAIN(device)
         if device.type in ("cpu", "meta"):
             return PLAIN("cpu")
@@ -289,12 +290,6 @@ class Generator(torch.Generator, metaclass=GeneratorKind):
     def device(self) -> torch.device:  # type: ignore[override]  # torch has an attribute
         """The planned device."""
         return planned_device_of(self)
-
-
-def is_there(device: torch.device) -> bool:
-    """Whether this machine has a GPU."""
-    is_known = device.type == "cuda" and has_gpu()
-    return is_known and device.index < torch.cuda.device_count()
 
 
 KIND_BY_SEEDING: Final[dict[Replaceable, str]] = {
