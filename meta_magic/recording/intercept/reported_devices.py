@@ -112,17 +112,12 @@ def adapt(tensor: Tensor, source: Tensor) -> Tensor:
         return source
     if tensor.is_inference() and not source.is_inference():
         take_plain_data(tensor, source)
-    made = make_alias(source, is_inference=tensor.is_inference())
-    set_lazy_bits(tensor, made)
-    return made
-
-
-def make_alias(source: Tensor, *, is_inference: bool) -> Tensor:
-    """Return a tensor on the source's memory, of inference mode or not."""
-    with DisableTorchDispatch(), torch.inference_mode(mode=is_inference):
+    with DisableTorchDispatch(), torch.inference_mode(mode=tensor.is_inference()):
         made = torch.empty(0, dtype=source.dtype, device=META)
         geometry = source.storage_offset(), source.shape, source.stride()
-        return made.set_(source.untyped_storage(), *geometry).data
+        made = made.set_(source.untyped_storage(), *geometry).data
+    set_lazy_bits(tensor, made)
+    return made
 
 
 DEVICE: Final[Any] = Tensor.device
@@ -257,9 +252,7 @@ class ReportedAttributes:
         elif code is LOADING and not asker.f_locals[IS_ASSIGNING]:
             if not is_meta and asker.f_locals[LOADED].is_meta:
                 self._write.note("load", UNLOADABLE)
-            return (
-                False  # torch would warn that the copy does nothing, but it is recorded
-            )
+            return False  # torch would warn that the copy, which is recorded, is idle
         if is_meta and code.co_filename.startswith(DISTRIBUTED):
             return self._plan.is_on_meta(local_of(args[0]))
         # ``distribute_tensor`` sends a tensor to other ranks, unless it is on meta.

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from os import PathLike
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -245,12 +246,7 @@ class ReducingPickle:
         return getattr(self._module, name)
 
 
-class NullFile:
-    """A file that keeps nothing."""
-
-    def write(self, data: Any) -> int:
-        """Accept written data."""
-        return len(data)
+NULL_FILE: Final = SimpleNamespace(write=len)  # it keeps nothing of what is written
 
 
 def find_on_meta(value: object, module: Any = pickle) -> list[Tensor]:
@@ -263,7 +259,7 @@ def find_on_meta(value: object, module: Any = pickle) -> list[Tensor]:
         is_data = isinstance(part, (torch.UntypedStorage, torch.TypedStorage))
         return EMPTY if id(part) in found or is_data else NotImplemented
 
-    ReducingPickle(module, note).Pickler(NullFile(), PROTOCOL).dump(value)
+    ReducingPickle(module, note).Pickler(NULL_FILE, PROTOCOL).dump(value)
     return list(found.values())
 
 

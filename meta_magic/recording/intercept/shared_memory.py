@@ -278,9 +278,8 @@ class SharedMemory:
             return func(again, *rest, **kwargs)
         try:
             real = tensor.cpu()
-        except (
-            MissingValueError
-        ) as error:  # code fills a buffer: file.readinto(x.numpy())
+        except MissingValueError as error:
+            # Code fills a buffer: file.readinto(x.numpy()).
             if self._registry.find_storage(tensor) not in error.allocated:
                 raise
             with DisableTorchFunction(), DisableTorchDispatch():
@@ -442,7 +441,7 @@ class SharedMemory:
                 registry.note_new_alias(tensor)
                 ref = registry.storage_of(values)
                 if ref is not None:
-                    self._write.constants.keep_captured(ref, real.untyped_storage())
+                    self._write.constants.keep(ref, real.untyped_storage())
                 if before is not None:
                     sites.running = Running(Tensor.copy_, before.frame)
                 dispatch.__torch_dispatch__(COPY, (), (tensor, values))
@@ -457,9 +456,8 @@ class SharedMemory:
         with DisableTorchFunction(), DisableTorchDispatch():
             tensor, registry = array.as_planned(), self._registry
             registry.note_deaths()
-            registry.forget(
-                id(tensor), None
-            )  # the address may belong to another tensor, now or later
+            # The address may belong to another tensor, now or later.
+            registry.forget(id(tensor), None)
             seen = registry.read(tensor)
             registry.forget(id(tensor), None)
         real = self._values.peek(tensor, seen)

@@ -100,9 +100,7 @@ class SpecialTensors:
                 return (func(*given[0], **given[1]),)
             handler = getattr(kind, "__torch_dispatch__", None)
             if handler is not Tensor.__torch_dispatch__:
-                return (
-                    NotImplemented,
-                )  # its operators on plain tensors come here again
+                return (NotImplemented,)  # its operators on plain tensors come here
         return None
 
     def _make_all_fake(self, given: Any) -> Any:
@@ -257,7 +255,9 @@ class SparseCalls:
 
         Torch's kernels must not get sparse meta tensors: some read missing memory.
         """
-        if key not in self._making and not writes_sparse(table, given):
+        if key not in self._making and not any(
+            map(is_sparse, table.find_written(given))
+        ):
             returned = ask_cpu(table.func, given.args, given.kwargs)
             if returned is not NotImplemented and has_no_sparse(returned):
                 return returned
@@ -292,7 +292,9 @@ class SparseCalls:
                 returned = table.func(*real[0], **real[1])
         finally:
             torch.default_generator.set_state(state)
-        self._take_over_written(known)
+        for argument in known:  # what was written has other positions now
+            if not argument.has(argument.real):
+                argument.planned.data = self._build(argument.real, known)
         planned = {id(real_by_id[id(t)]): t for t, _ in given.inputs}
         return self._put_on_meta(returned, known, planned)
 
@@ -321,12 +323,6 @@ class SparseCalls:
                 "value in Python, or use dense tensors."
             ) from error
         return real.clone()
-
-    def _take_over_written(self, known: Sequence[Known]) -> None:
-        """Give written sparse arguments the positions that they have on the CPU."""
-        for argument in known:
-            if not argument.has(argument.real):
-                argument.planned.data = self._build(argument.real, known)
 
     def _put_on_meta(
         self, value: Any, known: Sequence[Known], planned: Mapping[int, Tensor]
@@ -358,13 +354,6 @@ def has_no_sparse(returned: Any) -> bool:
 def is_sparse(tensor: Tensor) -> bool:
     """Whether a tensor holds positions, and values at them."""
     return tensor.layout in SPARSE
-
-
-def writes_sparse(table: OpTable, given: Given) -> bool:
-    """Whether an operator writes a sparse tensor."""
-    values = dict(zip(table.arguments, given.args, strict=False)) | {**given.kwargs}
-    written = [value for name, value in values.items() if name in table.written]
-    return any(map(is_sparse, tensors_in(written)))
 
 
 def construct(made: Tensor) -> Tensor:

@@ -335,8 +335,15 @@ class ValueChecks:
             # Without bounds nothing is noted. Most values that take too much are right:
             # tokens that were drawn after all weights of a model.
             if self._is_thorough or (bounds and isinstance(error, ValueLimitError)):
-                text = describe_unchecked(allowed, name, bounds)
-                self._diagnostics.note("unchecked", text)
+                known = " were not checked"
+                if bounds:
+                    known = f" may be {bounds[0]} to {bounds[1]}"
+                self._diagnostics.note(
+                    "unchecked",
+                    f"{name}: {allowed.name}{known}, {describe_allowed(allowed)}; to "
+                    "compute them takes too much (--check-values, --value-nbytes, "
+                    "--value-seconds)",
+                )
             return None
         return self._settle(state, real)
 
@@ -400,15 +407,6 @@ def find_wrong_value(real: Tensor, allowed: Allowed) -> WrongValue:
     with DisableTorchFunction(), DisableTorchDispatch():
         at = tuple(find_wrong(real, allowed).nonzero()[0].tolist())
         return WrongValue(at, real[at].item(), real.max().item(), allowed.high)
-
-
-def describe_unchecked(allowed: Allowed, name: str, bounds: Bounds | None) -> str:
-    """Return the note on an operand whose values take too much to compute."""
-    known = f" may be {bounds[0]} to {bounds[1]}" if bounds else " were not checked"
-    return (
-        f"{name}: {allowed.name}{known}, {describe_allowed(allowed)}; to compute them "
-        "takes too much (--check-values, --value-nbytes, --value-seconds)"
-    )
 
 
 def describe_allowed(allowed: Allowed) -> str:

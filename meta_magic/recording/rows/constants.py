@@ -69,23 +69,7 @@ class Constants:
         if ref is not None:
             storage = real.untyped_storage()
             self._registry.note_size(ref, storage.nbytes())
-            self._keep(ref, storage)
-
-    def keep_captured(
-        self,
-        ref: StorageRef,
-        storage: UntypedStorage,
-        name: str | None = None,
-        *,
-        is_borrowed: bool = False,
-    ) -> None:
-        """Note the content of a storage on meta that replaces a real one.
-
-        A borrowed one does not change while the block runs: a large one is then not
-        copied.
-        """
-        max_copied = MAX_COPIED_IF_BORROWED if is_borrowed else MAX_COPIED_NBYTES
-        self._keep(ref, storage, max_copied, name)
+            self.keep(ref, storage)
 
     def keep_sparse(self, ref: StorageRef, copy: Tensor) -> None:
         """Note the content of a sparse tensor on meta that replaces a real one."""
@@ -105,7 +89,7 @@ class Constants:
         for tensor, (_, ref, _) in inputs:
             if ref is not None:
                 storage = tensor.untyped_storage()
-                self._keep(ref, storage)
+                self.keep(ref, storage)
                 last = self._sums.get(ref.number)
                 if last is not None and last != sum_small(storage):
                     self.written_unseen.add(ref.number)
@@ -143,17 +127,25 @@ class Constants:
         """Return the constant of a storage; None without one, or if written unseen."""
         return None if storage in self.written_unseen else self._constants.get(storage)
 
-    def _keep(
+    def keep(
         self,
         ref: StorageRef,
         storage: UntypedStorage,
-        max_copied: int = MAX_COPIED_NBYTES,
         name: str | None = None,
+        *,
+        is_borrowed: bool = False,
     ) -> None:
+        """Note the content of a real storage, or of one on meta that replaces it.
+
+        A borrowed one does not change while the block runs: a large one is then not
+        copied.
+        """
         if ref.number in self._known:
             return
         self._known.add(ref.number)
-        if storage.nbytes() > max_copied:
+        if storage.nbytes() > (
+            MAX_COPIED_IF_BORROWED if is_borrowed else MAX_COPIED_NBYTES
+        ):
             with DisableTorchFunction(), DisableTorchDispatch():
                 tensor = as_bytes(storage)
                 constant = Constant(
@@ -192,17 +184,15 @@ def read_constant(constant: Constant, geometry: Geometry) -> Tensor | None:
         if not nbytes:
             return torch.empty(geometry.shape, dtype=geometry.dtype, device="cpu")
         n_whole = nbytes - nbytes % geometry.dtype.itemsize
-        flat = bytes_of(constant)[:n_whole].view(geometry.dtype)
+        flat = constant.tensor
+        if constant.data is not None:
+            memory = bytearray(constant.data)
+            flat = torch.asarray(memory, dtype=torch.uint8, device="cpu")
+        if flat is None:
+            return None
+        flat = flat[:n_whole].view(geometry.dtype)
         where = geometry.shape, geometry.stride, geometry.storage_offset
         return flat.as_strided(*where)
-
-
-def bytes_of(constant: Constant) -> Tensor:
-    """Return the bytes of a constant, which has some."""
-    if constant.data is not None:
-        memory = bytearray(constant.data)
-        return torch.asarray(memory, dtype=torch.uint8, device="cpu")
-    return torch.empty(0, device="cpu") if constant.tensor is None else constant.tensor
 
 
 UNCOUNTED: Final = (

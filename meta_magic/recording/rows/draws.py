@@ -122,16 +122,6 @@ class GeneratorStream:
         return (high << 32 | low if is_token else None), state
 
 
-def make_other(generator: Generator, seed: int | None) -> Generator:
-    """Return a new generator with a seed, or with the state of another one."""
-    other = Generator()
-    if seed is not None:
-        other.manual_seed(seed)
-    elif is_on_cpu(generator):
-        put_state(other, copy_state(generator))
-    return other
-
-
 def mark(generator: Generator, state: Tensor) -> Tensor:
     """Return the state of a generator with a mark for the next recording."""
     with DisableTorchFunction(), DisableTorchDispatch():
@@ -392,7 +382,12 @@ class Draws:
                 generator = find_elsewhere(device) if seed is None else None
                 seed = stream.generator.initial_seed() if seed is None else seed
                 seed ^= ELSEWHERE
-            generator = generator or make_other(stream.generator, seed)
+            if generator is None:
+                generator = Generator()
+                if seed is not None:
+                    generator.manual_seed(seed)
+                elif is_on_cpu(stream.generator):
+                    put_state(generator, copy_state(stream.generator))
             other = self._others[key] = self._open(generator)
         return other
 
@@ -418,16 +413,12 @@ class Draws:
                 return 2 * len(self._states) - 1
             draw = token - self._base
             if not 0 <= draw < len(self._shadows):
-                return self._find_earlier(token, stream, state)
+                end = find_draw(token >> TOKEN_BITS, token & DRAW_BITS)
+                if end is None:
+                    return UNKNOWN  # the token of a recording around this one
+                if stream.shadow is None:
+                    stream.shadow = state
+                self._states.append(end)
+                return 2 * len(self._states) - 1
         stream.shadow = self._shadows[draw]
         return 2 * draw + 2
-
-    def _find_earlier(self, token: int, stream: GeneratorStream, state: Tensor) -> int:
-        """Return the source of a state with the token of another recording."""
-        found = find_draw(token >> TOKEN_BITS, token & DRAW_BITS)
-        if found is None:
-            return UNKNOWN  # the token of a recording around this one
-        if stream.shadow is None:
-            stream.shadow = state
-        self._states.append(found)
-        return 2 * len(self._states) - 1

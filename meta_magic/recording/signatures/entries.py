@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import LiveGeometry, Seen
 from meta_magic.recording.signatures.allowed_values import find_allowed
 from meta_magic.torch_private.dispatcher import OpOverload, find_schema, has_kernel
@@ -207,6 +208,11 @@ class OpTable:
         indices = call.inputs[1:] if self.name == INDEX else ()
         are_positions = bool(indices) and MASKS.isdisjoint(t.dtype for t, _ in indices)
         return self.allows_fast_path or are_positions
+
+    def find_written(self, given: Given) -> list[Tensor]:
+        """Return the tensors that a call writes."""
+        values = dict(zip(self.arguments, given.args, strict=False)) | {**given.kwargs}
+        return tensors_in([v for name, v in values.items() if name in self.written])
 
     def draws(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether a call draws: attention and dropout may have dropout switched off."""

@@ -214,9 +214,7 @@ class DefaultDevices(RecordingReplacements):
     def _get(self, plain: Callable[[], torch.device]) -> torch.device:
         default = self._plan.default
         if sys._getframe(2).f_code.co_name in MAKE_REAL:
-            return (
-                default or CPU
-            )  # code compares this with the reported device of a tensor
+            return default or CPU  # code compares it with the device of a tensor
         return plain() if default is None or not is_default_on_meta() else default
 
     def _set_type(self, _: Any, kind: Any) -> None:

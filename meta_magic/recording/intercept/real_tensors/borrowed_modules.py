@@ -151,17 +151,13 @@ class BorrowedModules(RecordingReplacements):
                 borrowed.exchange()
             except RuntimeError as error:
                 failed = error
-        self._carry_placements()
-        if failed is not None:
-            raise failed
-
-    def _carry_placements(self) -> None:
-        """Keep the planned devices of borrowed tensors for the next cell."""
         with DisableTorchFunction():
             for borrowed in self._borrowed:
                 match borrowed.pair:
                     case Tensor(is_meta=False) as real, Tensor(is_meta=True) as planned:
                         carry_placement(real, self._plan.placement_of(planned))
+        if failed is not None:
+            raise failed
 
     def close(self) -> None:
         """Drop all references."""
@@ -224,13 +220,13 @@ class BorrowedModules(RecordingReplacements):
             if below is not None:
                 return below
             has_real = is_real(module) or any(map(is_real_lazy, tensors_of(module)))
-            is_done = not has_real or self._borrow_real(module, args)
-            return [module] if is_done else []
-
-    def _borrow_real(self, module: nn.Module, args: tuple[object, ...]) -> bool:
-        is_due = any(wants_gradient(t) or is_lazy(t) for t in tensors_of(module))
-        is_due = is_due or any(t.is_meta for t in tensors_in(args))
-        return is_due and self._borrow_if_due(self._borrow_tree, module)
+            if has_real:
+                held = list(tensors_of(module))
+                is_due = any(wants_gradient(t) or is_lazy(t) for t in held)
+                is_due = is_due or any(t.is_meta for t in tensors_in(args))
+                if not is_due or not self._borrow_if_due(self._borrow_tree, module):
+                    return []
+            return [module]
 
     def _borrow_tree(self, root: nn.Module) -> None:
         """Borrow the parameters and buffers of a module and of all modules below it.

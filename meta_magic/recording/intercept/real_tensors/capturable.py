@@ -206,11 +206,6 @@ def find_real(value: Tensor | nn.Module) -> tuple[str | None, bool]:
     return next(exact, names[0] if names else (None, False))
 
 
-def is_of_module(tensor: Tensor, name: str | None) -> bool:
-    """Whether a tensor belongs to a module, by its kind or its name."""
-    return isinstance(tensor, nn.Parameter) or "." in (name or "")
-
-
 def user_frames() -> Iterator[FrameType]:
     """Yield the frames of the user's own code, the innermost first."""
     frame: FrameType | None = sys._getframe(1)

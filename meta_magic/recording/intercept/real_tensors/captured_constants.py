@@ -29,7 +29,6 @@ from meta_magic.recording.intercept.real_tensors.capturable import (
     RealNames,
     count_real,
     is_capturable,
-    is_of_module,
     is_sizes,
     may_write,
     name_of_real,
@@ -123,16 +122,15 @@ class ConstantCapture:
 
     def _refuse_writes(self, table: OpTable, given: Given, *, is_mixed: bool) -> None:
         """Refuse to write a real tensor that is a constant, or to write meta values."""
-        values = dict(zip(table.arguments, given.args, strict=False)) | {**given.kwargs}
-        written = [value for name, value in values.items() if name in table.written]
-        for tensor in tensors_in(written):
+        for tensor in table.find_written(given):
             if is_capturable(tensor) and (is_mixed or self._is_constant(tensor)):
                 self.refuse_write(table.name, tensor)
 
     def refuse_write(self, what: str, real: Tensor, advice: str = "") -> NoReturn:
         """Refuse to change a real tensor by something that is on meta."""
         name = name_of_real(real)
-        subject = "the model" if is_of_module(real, name) else "it"
+        is_of_module = isinstance(real, nn.Parameter) or "." in (name or "")
+        subject = "the model" if is_of_module else "it"
         way = "in the cell" if self.is_from_outside(real) else "of meta tensors"
         raise MixedDeviceError(
             f"{what} would change your real "
@@ -288,7 +286,7 @@ class ConstantCapture:
             twin = self.registry.storage_of(real) if is_borrowed and is_counted else ref
             if is_counted and twin is not None:  # else its memory would count twice
                 self.registry.note_size(twin, 0)
-            self._constants.keep_captured(ref, storage, name, is_borrowed=is_borrowed)
+            self._constants.keep(ref, storage, name, is_borrowed=is_borrowed)
         checksum = None if is_borrowed else sum_small(storage)
         version = read_version(real)
         return CapturedStorage(
