@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from linecache import getline
 from traceback import walk_tb
-from types import FrameType, TracebackType
+from types import FrameType, NoneType, TracebackType
 from typing import Any, Final
 
 from torch import Tensor, nn, optim
@@ -94,7 +94,14 @@ def find_failed_call(
     frames = [entry.tb_frame for entry in entries]
     try:
         if is_probe:
-            return CallDescriber(registry, _find_sites(entries), ()).describe_lines()
+            return FailedCall(  # only the lines are known
+                function=None,
+                args=(),
+                kwargs={},
+                operands=(),
+                is_whole=False,
+                frames=find_frames(error),
+            )
         with RealTorch(), borrowed, DisableTorchFunction():
             calling = [f for f in reversed(frames) if f.f_code is CALLING]
             modules = [frame.f_locals["self"] for frame in calling]
@@ -114,7 +121,10 @@ def find_failed_call(
 
 def find_frames(error: BaseException) -> tuple[SourcePosition, ...]:
     """Return the lines of the user on the way to an error, outermost first."""
-    sites = _find_sites([*walk_traceback(error.__traceback__)])
+    return _list_users(_find_sites([*walk_traceback(error.__traceback__)]))
+
+
+def _list_users(sites: Sequence[Site]) -> tuple[SourcePosition, ...]:
     return tuple(s.position for s in sites if _is_users(s.frame))
 
 
@@ -162,25 +172,10 @@ class CallDescriber:
             kwargs=named,
             operands=tuple(self._operands),
             is_whole=self._is_whole,
-            frames=self._list_frames(),
+            frames=_list_users(self._sites),
             receiver=self._name_module(called.module),
             notes=notes,
         )
-
-    def describe_lines(self) -> FailedCall:
-        """Return the record of a call of which only the lines are known."""
-        frames = self._list_frames()
-        return FailedCall(
-            function=None,
-            args=(),
-            kwargs={},
-            operands=(),
-            is_whole=False,
-            frames=frames,
-        )
-
-    def _list_frames(self) -> tuple[SourcePosition, ...]:
-        return tuple(s.position for s in self._sites if _is_users(s.frame))
 
     def describe_loading(
         self, module: nn.Module, state: Mapping[str, Any]
@@ -265,7 +260,11 @@ class CallDescriber:
         if type(value) is dict:
             return {key: self._freeze(item) for key, item in value.items()}
         is_plain = type(value) in PLAIN or _is_of_torch(value)
-        if is_plain or (isinstance(value, slice) and _holds_integers(value)):
+        if is_plain or (
+            isinstance(value, slice)
+            and {type(value.start), type(value.stop), type(value.step)}
+            <= {int, NoneType}
+        ):
             return value
         self._is_whole = False
         return OpaqueArgument(type(value).__name__)
@@ -277,11 +276,6 @@ def _is_of_torch(value: object) -> bool:
     name = getattr(value, "__qualname__", "")
     is_torchs = home is not None and home.__name__.split(".")[0] == "torch"
     return is_torchs and vars(home).get(name) is value
-
-
-def _holds_integers(value: slice) -> bool:
-    ends = (value.start, value.stop, value.step)
-    return all(end is None or type(end) is int for end in ends)
 
 
 def _list_tensors(module: nn.Module) -> dict[str, Tensor]:
@@ -362,14 +356,12 @@ def _find_empty_modules(kind: type, site: Site) -> Iterator[str]:
         yield f"{name} has no parameters"
         for fqn, module in modules:
             for attribute, value in read_attributes(module).items():
-                if not attribute.startswith("_") and _hides_modules(value):
+                is_plain = type(value) in (list, tuple, dict)
+                inside = [held for _, held in walk_held(value)] if is_plain else []
+                hides = any(isinstance(v, (nn.Parameter, nn.Module)) for v in inside)
+                if hides and not attribute.startswith("_"):
                     path = f"{name}.{fqn}.{attribute}" if fqn else f"{name}.{attribute}"
                     yield (
                         f"{path} is a {type(value).__name__}: its content is no part "
                         "of the module, but that of nn.ModuleList or nn.ModuleDict is"
                     )
-
-
-def _hides_modules(value: object) -> bool:
-    held = walk_held(value) if type(value) in (list, tuple, dict) else ()
-    return any(isinstance(v, (nn.Parameter, nn.Module)) for _, v in held)

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 
 from torch import nn
 
-from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.module_trees import Tree
 from meta_magic.recording.rows.writers import Writers
 from meta_magic.session.device_notes import find_device_notes
@@ -184,8 +183,10 @@ def _find_untied(written: Writers, program: Program) -> Iterator[Note]:
         now: dict[str, int] = {}
         for number, name in names:
             module = modules.get(number)
-            storage_now = _find_storage(module, name, written.registry)
-            if storage_now is not None:
+            parameter = None if module is None else parameters_of(module).get(name)
+            if parameter is not None and not nn.parameter.is_lazy(parameter):
+                seen = written.registry.read(parameter)
+                storage_now = written.registry.storage_by_tensor[seen[0]]
                 now[f"{type(module).__name__}.{name}"] = storage_now
         if len(now) > 1 and len(set(now.values())) > 1:
             yield Note(
@@ -193,16 +194,6 @@ def _find_untied(written: Writers, program: Program) -> Iterator[Note]:
                 text=f"{' and '.join(now)} were one parameter and came untied",
                 line=_find_line(max(now.values()), program),
             )
-
-
-def _find_storage(
-    module: nn.Module | None, name: str, registry: TensorRegistry
-) -> int | None:
-    """Return the storage of a module's parameter, if it still has that."""
-    parameter = None if module is None else parameters_of(module).get(name)
-    if parameter is None or nn.parameter.is_lazy(parameter):
-        return None
-    return registry.storage_by_tensor[registry.read(parameter)[0]]
 
 
 def _find_attributes(trees: Sequence[Tree], program: Program) -> Iterator[Note]:
@@ -221,7 +212,9 @@ def _find_unregistered(written: Writers, program: Program) -> Iterator[Note]:
     """Yield a note for each plain container with layers that a module does not hold."""
     modules = [module for _, module in written.numbers.live()]
     # Each class is asked once: a model of torch's layers has thousands of modules.
-    users = {kind for kind in set(map(type, modules)) if _is_of_user(kind)}
+    kinds = {kind: sys.modules.get(kind.__module__) for kind in set(map(type, modules))}
+    files = {kind: getattr(home, "__file__", None) for kind, home in kinds.items()}
+    users = {kind for kind, file in files.items() if not file or home_of(file) == USERS}
     own = (m for m in modules if type(m) in users and is_made(m))
     suspects = [(m, *pair) for m in own for pair in _list_containers(m)]
     if not suspects:
@@ -247,12 +240,6 @@ def _find_unregistered(written: Writers, program: Program) -> Iterator[Note]:
         )
 
 
-def _is_of_user(kind: type) -> bool:
-    """Whether a class is defined in the user's own code."""
-    own = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return own is None or home_of(own) == USERS
-
-
 def _list_containers(
     module: nn.Module,
 ) -> Iterator[tuple[str, list[nn.Module | nn.Parameter]]]:
@@ -274,9 +261,8 @@ def _find_trained(item: nn.Module | nn.Parameter, written: Writers) -> int | Non
     own = [item] if isinstance(item, nn.Parameter) else item.parameters()
     for parameter in own:
         if parameter.requires_grad and not nn.parameter.is_lazy(parameter):
-            return written.registry.storage_by_tensor[
-                written.registry.read(parameter)[0]
-            ]
+            seen = written.registry.read(parameter)
+            return written.registry.storage_by_tensor[seen[0]]
     return None
 
 

@@ -223,7 +223,9 @@ def _describe(failed: Failed, error: BaseException, write: Writers) -> RaisedCal
         table = OpTable(failed.func)
         op, names = table.name, table.arguments
     else:
-        op, names = str(describe_function(failed.func)), _names_of(failed.func)
+        op = str(describe_function(failed.func))
+        code = getattr(inspect.unwrap(failed.func), "__code__", None)
+        names = () if code is None else code.co_varnames[: code.co_argcount]
     with DisableTorchFunction():
         given = tensors_in(failed.args, failed.kwargs)
         seen = [write.registry.read(tensor) for tensor in given]
@@ -274,12 +276,6 @@ def _read_sizes(attributes: Mapping[str, Any]) -> tuple[int, int] | None:
     return None
 
 
-def _names_of(function: Any) -> tuple[str, ...]:
-    """Return the names of a function's arguments, where torch wrote it in Python."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return () if code is None else code.co_varnames[: code.co_argcount]
-
-
 # The user's call, for the explanation
 
 
@@ -313,20 +309,16 @@ def find_called(frames: Sequence[FrameType], modes: Sequence[object]) -> Called:
         elif frame.f_code is FUNCTION and any(given["self"] is m for m in modes):
             found = Called(given["func"], given["args"], given["kwargs"] or {})
             whole = _read_module_call(called[-1]) if called else found
-            return whole if whole.function and _is_prepared(whole, found) else found
+            # A module may pass other tensors to a function than it was given.
+            known = {id(tensor) for tensor in tensors_in(found.args, found.kwargs)}
+            passed = {id(tensor) for tensor in tensors_in(whole.args, whole.kwargs)}
+            return whole if whole.function and not passed <= known else found
     return _read_module_call(called[-1]) if called else made or Called(None)
 
 
 def is_torchs(frame: FrameType) -> bool:
     """Whether a frame runs code of torch, of Python or of ours."""
     return home_of(frame.f_code.co_filename) in NOT_USERS
-
-
-def _is_prepared(whole: Called, inner: Called) -> bool:
-    """Whether a module passed other tensors to a function than it was given."""
-    known = {id(tensor) for tensor in tensors_in(inner.args, inner.kwargs)}
-    given = tensors_in(whole.args, whole.kwargs)
-    return any(id(tensor) not in known for tensor in given)
 
 
 def _read_call(frame: FrameType) -> Called | None:

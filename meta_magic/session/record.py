@@ -8,7 +8,7 @@ import inspect
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Final, cast
 
 import torch
@@ -31,7 +31,7 @@ from meta_magic.trace.options import (
     read_meaning,
     read_sliders,
 )
-from meta_magic.trace.rerun import Rerun, list_names, make_rerun
+from meta_magic.trace.rerun import list_names, make_rerun
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.world import read_world
 
@@ -123,9 +123,19 @@ class record:  # noqa: N801  a context manager is named as a function
         self._handle = TraceHandle()
 
     def __enter__(self) -> Trace:
-        code = sys._getframe(1).f_code
-        namespace = read_variables(sys._getframe(1))
-        self._rerun = _find_rerun(sys._getframe(1), namespace, self.options)
+        frame = sys._getframe(1)
+        code, namespace = frame.f_code, read_variables(frame)
+        is_function = bool(code.co_flags & inspect.CO_OPTIMIZED)
+        self._rerun = make_rerun(  # records the running statement again
+            text=None,
+            file=code.co_filename,
+            line=frame.f_lineno,
+            of_module=frame.f_globals,
+            variables=namespace,
+            names=list_names(code),
+            function=code if is_function else None,
+            options=self.options,
+        )
         self._recording = Recording(
             code.co_filename,
             code,
@@ -152,24 +162,6 @@ class record:  # noqa: N801  a context manager is named as a function
             trace = self._recording.finish(error, namespace)
             self._handle.fulfil(replace(trace, rerun=self._rerun))
             del self._recording
-
-
-def _find_rerun(
-    frame: FrameType, variables: Mapping[str, object], options: Options
-) -> Rerun | None:
-    """Return what is needed to record the running statement of a frame again."""
-    code = frame.f_code
-    is_function = bool(code.co_flags & inspect.CO_OPTIMIZED)
-    return make_rerun(
-        text=None,
-        file=code.co_filename,
-        line=frame.f_lineno,
-        of_module=frame.f_globals,
-        variables=variables,
-        names=list_names(code),
-        function=code if is_function else None,
-        options=options,
-    )
 
 
 ENTRY_POINTS: Final = (record.__enter__, record.__exit__)

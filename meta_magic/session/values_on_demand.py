@@ -138,7 +138,13 @@ class ValuesOnDemand:
                     raise
                 if is_not_sent and guess is None:
                     otherwise = otherwise._replace(text=NOT_SENT)
-        return self._assume(table, given, chosen[0][0], otherwise)
+        read, guess = chosen[0][0], otherwise
+        call = Assumption(self._clock.now, guess.n_true, numel, guess.text, guess.value)
+        with WithoutModes():
+            returned = _call_assumed(table, given, read, call)
+        self._diagnostics.n_answered += 1
+        self._diagnostics.assumptions.append(call)
+        return returned
 
     def _run(
         self,
@@ -196,15 +202,6 @@ class ValuesOnDemand:
         if function in CONTROL:
             return None
         return Guess(0, "values=nan, because it takes too much to compute", nan)
-
-    def _assume(self, table: OpTable, given: Given, read: Tensor, guess: Guess) -> Any:
-        numel = read.numel()
-        call = Assumption(self._clock.now, guess.n_true, numel, guess.text, guess.value)
-        with WithoutModes():
-            returned = _call_assumed(table, given, read, call)
-        self._diagnostics.n_answered += 1
-        self._diagnostics.assumptions.append(call)
-        return returned
 
     def peek(
         self, tensor: Tensor, seen: Seen, budget: ValueBudget | None = None
@@ -318,9 +315,12 @@ class ValuesOnDemand:
             explained.__dict__.update(error.__dict__)
             return explained
         ways = [f"allow it ({way})" for way in advise_more(error)]
-        ways += [
-            f"go on without it ({way})" for way in self._advise(table, chosen, function)
-        ]
+        (tensor, (_, ref, _)), *others = chosen
+        is_mask = table.name in ASSUMABLE
+        if ref is not None and not others and (is_mask or table.name in READ):
+            routed = self._routing.find(ref.number)
+            way = advise(routed, tensor, function, is_mask=is_mask)
+            ways.append(f"go on without it ({way})")
         advice = f" You can {', or '.join(ways)}." if ways else ADVICE
         return ValueLimitError(text + advice, error.wanted)
 
@@ -342,15 +342,6 @@ class ValuesOnDemand:
             refusal.__context__ = None
             del refusal, cause, error
 
-    def _advise(self, table: OpTable, chosen: Inputs, function: str) -> list[str]:
-        """Return the assumption that replaces a value beyond the limits, if any."""
-        (tensor, (_, ref, _)), *others = chosen
-        is_mask = table.name in ASSUMABLE
-        if others or ref is None or not (is_mask or table.name in READ):
-            return []
-        routed = self._routing.find(ref.number)
-        return [advise(routed, tensor, function, is_mask=is_mask)]
-
     def _compute(
         self,
         chosen: Inputs,
@@ -369,7 +360,13 @@ class ValuesOnDemand:
             with RealTorch():
                 found = self._go_on(chosen)
                 if found is not None:
-                    return _copy_views(chosen, found[0]), found[1]
+                    copies = {id(storage): storage.clone() for storage in found[0]}
+                    pairs = zip(chosen, found[0], strict=True)
+                    reals = [
+                        make_view(copies[id(real)], seen[2].record)
+                        for (_, seen), real in pairs
+                    ]
+                    return reals, found[1]
         self.prepare([tensor for tensor, _ in chosen])
         program = self._programs.snapshot()
         values = self.evaluator.evaluate(
@@ -397,18 +394,10 @@ class ValuesOnDemand:
             for name, value in variables.items()
             if not name.startswith("_") and any(value is asked for asked in given)
         ]
-        name = (
-            names[0] if names else describe_function(self._sites.function) or "a value"
-        )
+        function = describe_function(self._sites.function)
+        name = names[0] if names else function or "a value"
         line = self._sites.current_line()
         return name if line is None else f"{name}, line {line}"
-
-
-def _copy_views(chosen: Inputs, storages: Sequence[UntypedStorage]) -> list[Tensor]:
-    """Return real tensors for meta tensors, on copies of their storages."""
-    copies = {id(storage): storage.clone() for storage in storages}
-    pairs = zip(chosen, storages, strict=True)
-    return [make_view(copies[id(real)], seen[2].record) for (_, seen), real in pairs]
 
 
 def _find_read(table: OpTable, given: Given) -> Inputs:

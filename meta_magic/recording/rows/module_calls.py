@@ -188,7 +188,7 @@ class ModuleCallRecorder:
         self.early_trees: dict[int, Tree] = {}
         self.registered: list[tuple[int, str, int]] = []
         self.threads: set[str] = set()
-        self.on_older_module: OnOlder = ignore
+        self.on_older_module: OnOlder = lambda module, _: [module]
         self._registry = registry
         self._clock = clock
         self._numbers = numbers
@@ -344,8 +344,3 @@ class ModuleCallRecorder:
                 number = self._numbers.of(module)
                 self._built.add(number)
                 self.registered.append((number, name, storage.number))
-
-
-def ignore(module: nn.Module, _args: tuple[object, ...]) -> Sequence[nn.Module]:
-    """Do nothing: the default of ``on_older_module``."""
-    return [module]

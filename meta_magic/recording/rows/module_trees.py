@@ -163,20 +163,13 @@ def read_defaults(kind: type[nn.Module]) -> Iterator[tuple[str, str]]:
                 yield name, repr(value)
 
 
-def find_static(kind: type, name: str) -> Any:
-    """Return an attribute of a class or of its first base that has it."""
-    for base in kind.__mro__:
-        if name in base.__dict__:
-            return base.__dict__[name]
-    raise AttributeError(name)
-
-
 def describe_class(kind: type[nn.Module]) -> ModuleClass:
     """Return the file and line of a class, and its name in torch's documentation."""
     # It may be of any kind: TorchScript has one that raises when asked.
-    forward = find_static(kind, "forward")
+    forward = inspect.getattr_static(kind, "forward")
     has_code = type(forward) is FunctionType and forward is not nn.Module.forward
     code = getattr(inspect.unwrap(forward), "__code__", None) if has_code else None
+    extra_repr = inspect.getattr_static(kind, "extra_repr")
     # Old names and bases, which torch does not describe, have no page.
     is_documented = kind is vars(nn).get(kind.__name__) and "__doc__" in vars(kind)
     return ModuleClass(
@@ -185,7 +178,7 @@ def describe_class(kind: type[nn.Module]) -> ModuleClass:
         docs=f"torch.nn.{kind.__name__}" if is_documented and kind.__doc__ else None,
         file=None if code is None else code.co_filename,
         line=None if code is None else code.co_firstlineno,
-        has_extra_repr=find_static(kind, "extra_repr") is not nn.Module.extra_repr,
+        has_extra_repr=extra_repr is not nn.Module.extra_repr,
         defaults=tuple(read_defaults(kind)),
         parameters=code.co_varnames[1 : code.co_argcount] if code else (),
     )
@@ -204,9 +197,7 @@ class ModuleNumbers:
         if known is not None:
             if known[1]() is module:
                 return known[0]
-            del self._known_by_id[
-                id(module)
-            ]  # so that they are in the order of numbers
+            del self._known_by_id[id(module)]  # the new one is the last in order
         number = len(self.class_names)
         self.class_names.append(type(module).__qualname__)
         # No callback: one written in Python would swallow an interrupt.

@@ -169,13 +169,21 @@ class RowWriter:
     def append(self, entry: Entry, words: list[int]) -> None:
         """Append the row of one call; ``words`` still lacks its header."""
         number = self._number_by_entry.get(entry)
-        words[0] = self._add_entry(entry) if number is None else number
+        if number is None:
+            number = self._number_by_entry[entry] = len(self.entries)
+            self.entries.append(entry)
+        words[0] = number
         node, calls = current_autograd_node(), self._calls
         if calls.is_in_backward or node is None:
             site, owner, words[3] = self._sites.locate_operator(calls.entry, calls.site)
             words[2] = calls.word or owner
         else:
-            site, words[3] = self._tie(node)
+            forward = self.forward_by_sequence.get(sequence_number_of(node)())
+            if forward is not None:
+                site, words[3] = self._sites.backward_of(forward[1]), forward[0] + TIED
+            else:
+                self.roles.note_node(self._clock.now, node)
+                site, words[3] = self._sites.locate_backward(), 0
         words[1] = site
         clock = self._clock
         sequence = next_sequence_number()
@@ -225,17 +233,3 @@ class RowWriter:
         """Move the waiting words to the rows."""
         self.words.extend(self.waiting)
         self.waiting.clear()
-
-    def _add_entry(self, entry: Entry) -> int:
-        number = self._number_by_entry[entry] = len(self.entries)
-        self.entries.append(entry)
-        return number
-
-    def _tie(self, node: Any) -> tuple[int, int]:
-        """Return call site and last word of the header for a call of ``node``."""
-        sites = self._sites
-        forward = self.forward_by_sequence.get(sequence_number_of(node)())
-        if forward is not None:
-            return sites.backward_of(forward[1]), forward[0] + TIED
-        self.roles.note_node(self._clock.now, node)
-        return sites.locate_backward(), 0

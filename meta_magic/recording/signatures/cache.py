@@ -108,7 +108,10 @@ class SignatureCache:
                 entry.drawn_on = signature.accelerator
             elif self.uses_fast_paths and not entry.allowed:
                 entry.is_on_real = is_on_real(table, call)
-            if kind and table.is_elementwise and is_floating(signature):
+            # All inputs have dtypes that hold any number below the limit.
+            dtypes = [geometry.dtype for geometry in signature.inputs]
+            is_floating = all(d.is_floating_point or d.is_complex for d in dtypes)
+            if kind and table.is_elementwise and is_floating:
                 table.alike.setdefault(generalize(key), entry)
         return entry
 
@@ -145,7 +148,15 @@ def choose_pure(call: LiveCall) -> tuple[Kind, Any]:
         return Kind.RUN, None
     returned = call.returned
     if not all(is_as_empty_strided(*output) for output in call.outputs):
-        return choose_wide(returned)
+        # A scalar, such as a mean, may be on a storage of many elements.
+        if (
+            not isinstance(returned, Tensor)
+            or returned.ndim
+            or returned.storage_offset()
+            or is_zero_tensor(returned)
+        ):
+            return Kind.RUN, None
+        return Kind.PURE_WIDE, returned.untyped_storage().nbytes()
     if isinstance(returned, Tensor):
         return Kind.PURE, None
     if not isinstance(returned, (tuple, list)) or not all(
@@ -155,15 +166,6 @@ def choose_pure(call: LiveCall) -> tuple[Kind, Any]:
     # None is an output that was not asked for, such as a gradient.
     is_there = tuple(item is not None for item in returned)
     return Kind.PURE_MANY, (isinstance(returned, list), is_there)
-
-
-def choose_wide(returned: object) -> tuple[Kind, Any]:
-    """Choose for a scalar, such as a mean, on a storage of many elements."""
-    if not isinstance(returned, Tensor) or returned.ndim:
-        return Kind.RUN, None
-    if returned.storage_offset() or is_zero_tensor(returned):
-        return Kind.RUN, None
-    return Kind.PURE_WIDE, returned.untyped_storage().nbytes()
 
 
 def choose_in_place(table: OpTable, call: LiveCall) -> tuple[Kind, Any]:
@@ -253,12 +255,6 @@ def generalize(key: object) -> object:
         value = key[1]
         return (float, value > 0) if abs(value) <= NUMBER_LIMIT else key
     return tuple(map(generalize, key))
-
-
-def is_floating(signature: Signature) -> bool:
-    """Whether all inputs are of dtypes that hold any number below the limit."""
-    dtypes = [geometry.dtype for geometry in signature.inputs]
-    return all(dtype.is_floating_point or dtype.is_complex for dtype in dtypes)
 
 
 def derive(known: Entry, table: OpTable, args: Args, kwargs: Kwargs) -> Entry:
