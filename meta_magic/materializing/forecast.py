@@ -158,11 +158,9 @@ def format_seconds(seconds: float) -> str:
     minutes = seconds / 60
     if seconds < MAX_OF_UNIT:
         return f"about {seconds:.0f} s"
-    return (
-        f"about {minutes:.0f} min"
-        if minutes < MAX_OF_UNIT
-        else f"about {minutes / 60:.0f} h"
-    )
+    if minutes < MAX_OF_UNIT:
+        return f"about {minutes:.0f} min"
+    return f"about {minutes / 60:.0f} h"
 
 
 def check_budget(

@@ -46,39 +46,35 @@ class Located:
     target_by_storage: dict[int, Target]
 
 
-class Groups:
-    """Targets grouped by the recording that makes them, and by ``until``."""
+Groups: TypeAlias = dict[tuple[int, int | None], Located]
+"""Targets grouped by the ``id`` of the recording that makes them, and by ``until``."""
 
-    def __init__(self) -> None:
-        self._groups: dict[tuple[int, int | None], Located] = {}
 
-    def add(
-        self,
-        target: Target,
-        origin: Origin,
-        found: tuple[Program, int],
-        until: int | None = None,
-    ) -> None:
-        """Add a target, given the recording that makes it and its storage there."""
-        program, number = found
-        group = self._groups.setdefault(
-            (id(program), until),
-            Located(origin=origin, program=program, until=until, target_by_storage={}),
-        )
-        group.target_by_storage[number] = target
-
-    def __iter__(self) -> Iterator[Located]:
-        return iter(self._groups.values())
+def add_target(
+    groups: Groups,
+    target: Target,
+    origin: Origin,
+    found: tuple[Program, int],
+    until: int | None = None,
+) -> None:
+    """Add a target, given the recording that makes it and its storage there."""
+    program, number = found
+    group = groups.setdefault(
+        (id(program), until),
+        Located(origin=origin, program=program, until=until, target_by_storage={}),
+    )
+    group.target_by_storage[number] = target
 
 
 def locate(targets: Sequence[Target], program: Program | None) -> Groups:
     """Return the recordings that made the targets, up to the end of ``program``."""
-    groups, live = Groups(), LiveTensors()
+    groups: Groups = {}
+    live = LiveTensors()
     for target in targets:
         origin, number = locate_one(target, program)
         if program is None:
             check_fresh(target, origin, number, live)
-        groups.add(target, origin, (origin.program, number))
+        add_target(groups, target, origin, (origin.program, number))
     return groups
 
 
@@ -178,7 +174,8 @@ def locate_constructed(
     late: Collection[Target] = (),
 ) -> tuple[Groups, list[Target]]:
     """Return the recordings that made the targets, up to their construction."""
-    groups, live = Groups(), LiveTensors()
+    groups: Groups = {}
+    live = LiveTensors()
     found = [locate_one(target, program) for target in targets]
     moments = [*find_moments(found, read)]
     ends = choose_ends(moments)
@@ -190,10 +187,10 @@ def locate_constructed(
             check_fresh(target, origin, number, live)
         if is_late or target in late:
             at_end.append(target)
-            groups.add(target, origin, (origin.program, number))
+            add_target(groups, target, origin, (origin.program, number))
             continue
         end = ends[id(moment.program), moment.storage]
-        groups.add(target, origin, (moment.program, moment.storage), end)
+        add_target(groups, target, origin, (moment.program, moment.storage), end)
     return groups, at_end
 
 

@@ -281,9 +281,7 @@ def prepare_with(task: Task, optional: Sequence[Held], prepare: Prepare) -> Prep
             at_fault = find_at_fault(error, task.held, optional)
             if not optional or at_fault == []:
                 raise
-            optional = leave_out(
-                at_fault or optional if not is_last else optional, error
-            )
+            optional = leave_out(optional if is_last else at_fault or optional, error)
     raise AssertionError
 
 
@@ -321,7 +319,6 @@ def drop_costly(
     return replace(lean, task=task)
 
 
-SMALLER: Final = (torch.bfloat16,)
 MAX_TRIED: Final = 3
 
 
@@ -331,11 +328,9 @@ def list_fitting(
     """Yield the choices that fit, as text."""
     root = whole.task.root
     if arguments.get("dtype") is None:
-        for dtype in SMALLER:
-            found = prepare_fitting(root, {**arguments, "dtype": dtype})
-            if found is not None:
-                text = str(dtype).removeprefix("torch.")
-                yield f"{text} ({format_bytes(found.peak_nbytes)})"
+        found = prepare_fitting(root, {**arguments, "dtype": torch.bfloat16})
+        if found is not None:
+            yield f"bfloat16 ({format_bytes(found.peak_nbytes)})"
     used = {str(target.device) for target in whole.targets}
     for device in list_devices():
         is_other = used != {device}

@@ -104,7 +104,19 @@ class Preparation:
         contents = self._make(progress)
         gradients, n_dropped = self._find_gradients()
         installation = Installation([*self._pair(contents)], gradients)
-        self._install(installation)
+        try:
+            installation.install()
+        except RuntimeError as error:
+            n_done = installation.n_installed
+            tensors = [t for target in self.targets for t in target.tensors]
+            refused = tensors[n_done] if n_done < len(tensors) else None
+            names = [h.name for h in self.task.held if h.tensor is refused]
+            raise MaterializeError(
+                f"cannot exchange {', '.join(map(repr, names)) or 'a tensor'} for a "
+                "real one while something below Python refers to it weakly, as "
+                "retain_grad() does until the graph is gone: hold its detach(), or "
+                f"materialize before that. Torch says: {error}"
+            ) from error
         try:
             notes = self.fill.finish()
             for target, content in contents.items():
@@ -153,21 +165,6 @@ class Preparation:
         if progress is not None and done < total:
             progress(1.0)
         return contents
-
-    def _install(self, installation: "Installation") -> None:
-        try:
-            installation.install()
-        except RuntimeError as error:
-            n_done = installation.n_installed
-            tensors = [t for target in self.targets for t in target.tensors]
-            refused = tensors[n_done] if n_done < len(tensors) else None
-            names = [h.name for h in self.task.held if h.tensor is refused]
-            raise MaterializeError(
-                f"cannot exchange {', '.join(map(repr, names)) or 'a tensor'} for a "
-                "real one while something below Python refers to it weakly, as "
-                "retain_grad() does until the graph is gone: hold its detach(), or "
-                f"materialize before that. Torch says: {error}"
-            ) from error
 
     def _find_gradients(self) -> tuple[list[tuple[Tensor, Tensor]], int]:
         """Return (tensor, gradient) where both are made real, and how many are not."""

@@ -237,20 +237,17 @@ def walk(
         kind = type(value)
         if issubclass(kind, Tensor | nn.Module):
             yield path, value
-        elif id(value) not in seen and (is_searched(kind) or not kept):
+            continue
+        # Not searched: what belongs to a shell, or to us.
+        is_closed = kind in PLAIN or issubclass(kind, CLOSED)
+        is_closed = is_closed or kind.__module__.partition(".")[0] in SHELLS
+        if id(value) not in seen and not (is_closed and kept):
             seen.add(id(value))
             kept.append(value)
             held = list_held(value, kind)
             queue += (
                 (path + step, one) for step, one in held if type(one) not in PLAIN
             )
-
-
-def is_searched(kind: type) -> bool:
-    """Whether objects of a class are searched: not a shell's, nor our own."""
-    if kind in PLAIN or issubclass(kind, CLOSED):
-        return False
-    return kind.__module__.partition(".")[0] not in SHELLS
 
 
 def list_held(value: Any, kind: type) -> Iterator[tuple[str, object]]:

@@ -393,30 +393,26 @@ def read_mapping(source: object, what: str) -> dict[str, CheckpointEntry]:
         )
     entries = {}
     for name, tensor in source.items():
+        problem = ""
         if not isinstance(tensor, Tensor):
-            raise MaterializeError(
-                f"{what} holds a {type(tensor).__name__} at {name!r}, not a tensor"
-            )
-        if tensor.is_nested or tensor.layout is not torch.strided:
+            problem = f"a {type(tensor).__name__} at {name!r}, not a tensor"
+        elif tensor.is_nested or tensor.layout is not torch.strided:
             layout = "nested" if tensor.is_nested else str(tensor.layout)
-            raise MaterializeError(
-                f"{what} holds {name!r} with the layout {layout}: wanted a dense tensor"
+            problem = f"{name!r} with the layout {layout}: wanted a dense tensor"
+        elif tensor.is_quantized:
+            problem = (
+                f"{name!r} quantized ({tensor.dtype}): wanted a plain tensor, as its "
+                "dequantize() gives"
             )
-        if tensor.is_quantized:
-            raise MaterializeError(
-                f"{what} holds {name!r} quantized ({tensor.dtype}): wanted a plain "
-                "tensor, as its dequantize() gives"
+        elif tensor.is_meta:
+            problem = f"{name!r} on meta, without values: load it outside of %%meta"
+        elif is_wrapper(tensor):
+            problem = (
+                f"{name!r} as a {type(tensor).__name__}: wanted a plain tensor, as a "
+                "DTensor's full_tensor() gives"
             )
-        if tensor.is_meta:
-            raise MaterializeError(
-                f"{what} holds {name!r} on meta, without values: load it outside of "
-                "%%meta"
-            )
-        if is_wrapper(tensor):
-            raise MaterializeError(
-                f"{what} holds {name!r} as a {type(tensor).__name__}: wanted a plain "
-                "tensor, as a DTensor's full_tensor() gives"
-            )
+        if problem:
+            raise MaterializeError(f"{what} holds {problem}")
         load = partial(load_of_mapping, tensor)
         entries[str(name)] = CheckpointEntry(
             source=what, shape=tuple(tensor.shape), load=load

@@ -36,7 +36,7 @@ from meta_magic.recording.identities.generator_carryover import (
     mark_state,
 )
 from meta_magic.recording.identities.origins import Origin
-from meta_magic.replaying.execution import Execution, ProgramReplay
+from meta_magic.replaying.execution import Execution
 from meta_magic.replaying.plan import find_skipped
 from meta_magic.replaying.steps import Plan, Request, StepKind
 from meta_magic.replaying.uses import USES, find_phases
@@ -201,14 +201,15 @@ class ReplayFill:
         """Move generators to their state after the cell; yield notes on others."""
         shares = [share for share in self._shares if share.moves_generator]
         parts = [part for share in shares for part in share.replay.parts]
-        if False in {
-            advance_own(part.program, part.streams.state_at) for part in parts
-        }:
+        states = [(part.program, part.streams.state_at) for part in parts]
+        if False in {advance_own(*state) for state in states}:
             yield OWN_UNMOVED
         moved = {move_generator(s.located.origin, s.replay) for s in shares}
         moved |= {move_earlier(share.replay) for share in shares}
-        has_unmoved = False in moved or waits_for_another(parts)
-        if has_unmoved and True not in moved:
+        waiting = find_waiting()  # for draws, perhaps of a recording after these
+        is_drawn = any(part.plan.last_draw >= 0 for part in parts)
+        is_another = waiting and all(part.program is not waiting for part in parts)
+        if (False in moved or (is_drawn and is_another)) and True not in moved:
             yield DEFAULT_UNMOVED
         for replay in (s.replay for s in shares if s.located.until is None):
             is_end_known = replay.parts[-1].end_state() is not None
@@ -229,7 +230,7 @@ def plan_shares(
         else:
             groups, at_end = locate_constructed(targets, task.program, read, late)
         shares = []
-        for located in groups:
+        for located in groups.values():
             replay = plan_execution(
                 located, modules, task, read, goes_on=moves_generator
             )
@@ -316,14 +317,6 @@ def find_waiting() -> Program | None:
     return None if left is None else left.program
 
 
-def waits_for_another(parts: Sequence[ProgramReplay]) -> bool:
-    """Whether torch's generator waits for the draws of a recording after these."""
-    waiting = find_waiting()
-    is_drawn = any(part.plan.last_draw >= 0 for part in parts)
-    is_another = all(part.program is not waiting for part in parts)
-    return is_drawn and waiting is not None and is_another
-
-
 def move_generator(origin: Origin, replay: Execution) -> bool | None:
     """Move torch's default generator to where a replay ends.
 
@@ -373,20 +366,15 @@ def put_cast(
 ) -> None:
     """Put the content of a storage on the device and with the dtype of its target."""
     target = targets[number]
-    put(target, cast(target, content))
-
-
-def cast(target: Target, content: Content) -> Content:
-    """Return a storage on the device and with the dtype of the target."""
-    device = target.device
-    if isinstance(content, Tensor):
-        return content
-    if target.dtype is None and content.device == device:
-        return content
+    is_there = target.dtype is None and content.device == target.device
+    if isinstance(content, Tensor) or is_there:
+        put(target, content)
+        return
     dtype = torch.uint8 if target.dtype is None else target.held[0].tensor.dtype
     whole = torch.empty(0, dtype=dtype, device=content.device)
     whole.set_(content)
-    return whole.to(device=device, dtype=target.dtype).untyped_storage()
+    cast = whole.to(device=target.device, dtype=target.dtype)
+    put(target, cast.untyped_storage())
 
 
 def find_caveats(plans: Sequence[Plan], device: torch.device) -> list[str]:
