@@ -1,10 +1,9 @@
 """Find the tensors that must become real together with those of a module.
 
-Otherwise the user's next line fails, or does nothing: an optimizer whose momentum is
-on meta adds it to a real weight without effect. Companions are the states
-of optimizers, their learning rates, schedulers and scalers; the tensors that hooks, the
-module's class and caches of functions hold; gradients; and other tensors on the same
-storages. Read ``find_companions`` first.
+Otherwise the user's next line fails, or does nothing: states of optimizers, their
+learning rates, schedulers and scalers; tensors that hooks, the module's class and
+caches of functions hold; gradients; and other tensors on the same storages. Read
+``find_companions`` first.
 """
 
 import gc

@@ -153,8 +153,6 @@ class Moment(NamedTuple):
     """When a storage had been constructed.
 
     Attributes:
-        program: The recording in which it had.
-        storage: Its number there.
         first: The count of calls after which the storage first has its content.
         last: The count of calls up to which it has that.
         is_used: Whether the storage is used later; None if a use of a module made it.

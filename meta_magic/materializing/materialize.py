@@ -253,10 +253,7 @@ def choose_companions(
 
 
 def prepare_with(task: Task, optional: Sequence[Held], prepare: Prepare) -> Preparation:
-    """Plan a task with as many of the optional tensors as can be made real.
-
-    Each error names the tensors at fault; without these it is tried again.
-    """
+    """Plan a task with all optional tensors that can be real: errors name the rest."""
     on_meta: list[tuple[Held, str]] = []
 
     def leave_out(items: Sequence[Held], error: MaterializeError) -> list[Held]:

@@ -266,12 +266,9 @@ def describe_losses(task: Task, n_gradients: int) -> Iterator[str]:
 class Installation:
     """Tensors on meta and the real tensors to put below them; all or none.
 
-    ``torch.utils.swap_tensors`` does the same, and refuses while a graph or a weak
-    reference holds the tensor. Neither matters here: a graph recorded on meta keeps the
-    old tensor, and a backward pass from the real one is refused by name.
-
-    ``pairs`` are tensors on meta, each with a real one; ``gradients`` are tensors with
-    theirs.
+    ``torch.utils.swap_tensors`` refuses tensors that a graph or a weak reference holds,
+    which does not matter here. ``pairs`` are tensors on meta, each with a real one;
+    ``gradients`` are tensors with theirs.
     """
 
     def __init__(

@@ -105,9 +105,7 @@ class Target:
         storage: The storage; without content where ``is_meta``.
         itemsize: Bytes of an element as its first tensor reads it.
         held: The tensors, once for each object that holds them.
-        tensors: The tensors, each once.
         dtype: What they are cast to; None if they are not.
-        device: Where the storage is made real.
     """
 
     storage: UntypedStorage
@@ -151,10 +149,7 @@ class Variables:
 
 
 def find_tensors(root: object) -> Iterator[Held]:
-    """Yield every tensor of a module and all below it, or of another object.
-
-    A module's tensor is yielded once for each module that holds it.
-    """
+    """Yield every tensor of a module and all below it, or of another object."""
     seen: set[int] = set()
     with DisableTorchFunction():
         for path, found in walk(root):

@@ -73,7 +73,6 @@ class ReplayMemory:
 
     Args:
         sizes: The bytes of each storage by its number; 0 if they are not known.
-        device: The device that replaces meta.
     """
 
     def __init__(
@@ -390,10 +389,7 @@ def needs_flags(program: Program) -> bool:
 
 @contextmanager
 def with_flags(program: Program, call: int) -> Iterator[None]:
-    """Set the flags of torch's backends as one call had them, within the block.
-
-    The program records changes only: before the first one a flag had its default.
-    """
+    """Set the flags of torch's backends, recorded as changes, as one call had them."""
     end = bisect_right(program.flags, call, key=itemgetter(0))
     changed = {name: value for _, name, value in program.flags[:end]}
     now = {name: flag.read() for name, flag in FLAGS.items()}

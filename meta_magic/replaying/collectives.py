@@ -33,7 +33,6 @@ class Alike(NamedTuple):
     Attributes:
         n: How many processes take part.
         me: The number of this process among them.
-        reduction: How values are reduced; None for a collective that does not reduce.
         to: The number of the root, or of the other process of a message; None for none.
     """
 

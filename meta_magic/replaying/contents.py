@@ -108,11 +108,7 @@ def follow_call(
 
 
 def copy_raw(call: Call, raw: dict[int, RawMemory], sizes: Sequence[int]) -> None:
-    """Follow a copy of a tensor that has uninitialized elements.
-
-    ``torch.empty(3).to(device)`` is written later, and ``F.pad(x, (1, 1, 1, 1),
-    mode="circular")`` copies corners that it writes later.
-    """
+    """Follow a copy of uninitialized elements: ``torch.empty(3).to(device)``."""
     signature = call.signature
     if call.operator.name == COPY:
         (to, source), (geometry, copied) = call.inputs, signature.inputs

@@ -91,10 +91,7 @@ class CallArguments:
 
 
 def find_default_dtype(signature: Signature) -> torch.dtype | None:
-    """Return torch's default dtype as it was when a call was recorded, if it matters.
-
-    It matters for factories such as ``torch.ones(2)``, without a floating-point input.
-    """
+    """Return torch's default dtype at a call where it matters: ``torch.ones(2)``."""
     floating = [g.dtype for g in signature.inputs if _is_floating(g.dtype)]
     made = [g.dtype for g in signature.outputs if _is_floating(g.dtype)]
     given: Mapping[str, Argument] = dict(signature.arguments)
@@ -179,7 +176,6 @@ class Operator:
         is_empty: Whether its new outputs are uninitialized.
         reads_metadata: Whether it reads only the metadata of its tensors.
         is_builtin: Whether it is torch's own: its tags then say whether it draws.
-        out: Names of the arguments that take results.
         lays_out_anew: Whether it may change the shape or strides of its arguments.
         can_split: Whether the CPU draws the same numbers when it draws for one part of
             the elements after the other.

@@ -266,9 +266,8 @@ class Planner:
     def _run_early(self, order: Iterable[int]) -> list[int]:
         """Return the calls, each moved directly after the last call that it depends on.
 
-        ``fully_shard(model)`` then takes the shard of a parameter as soon as the
-        parameter is made, so the whole parameters are never in memory together. Draws
-        keep their order.
+        The whole parameters of ``fully_shard(model)`` are then never in memory
+        together. Draws keep their order.
         """
         written: dict[int, int] = {}
         used: dict[int, int] = {}
@@ -425,10 +424,7 @@ def find_tail(recorded: ProgramCalls, last_draw: int) -> Iterator[Draw]:
 
 
 def find_skipped(plan: Plan, *, is_end_known: bool) -> str | None:
-    """Describe the draw before which the default generator stops, if there is one.
-
-    That draw takes as many numbers as values decide, and nobody asked for these values.
-    """
+    """Describe the draw, of a count that values decide, where the generator stops."""
     recorded, made = plan.recorded, {step.draw for step in plan.steps}
     end = 0 if is_end_known else plan.end or 0
     before = [*find_before(recorded, end)][::-1]
@@ -457,10 +453,7 @@ def find_last(draws: Iterable[Draw]) -> int:
 
 
 def find_end(recorded: ProgramCalls, last_draw: int, until: int | None = None) -> int:
-    """Return the source of the default generator's state after a draw.
-
-    With ``until``, the count of calls to consider, the draw is the end.
-    """
+    """Return the source of the default generator's state after a draw, or after all."""
     if until is not None:
         return recorded.draws[last_draw].end
     for draw in recorded.draws[last_draw + 1 :]:

@@ -36,7 +36,6 @@ class Draw(NamedTuple):
     """One use of a generator.
 
     Attributes:
-        number: Its index among all draws.
         generator: Number of the generator; 0 is torch's default one.
         source: Where it began: 0 is unknown, ``2 * n + 1`` is recorded state ``n``,
             ``2 * n + 2`` is the end of draw ``n``.

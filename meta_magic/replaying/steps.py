@@ -24,8 +24,6 @@ class Step(NamedTuple):
     """One step of a plan.
 
     Attributes:
-        kind: What is done with the call.
-        draw: The draw that it makes, if any.
         frees: Storages that no later step needs.
         finishes: Wanted storages that no later step changes.
     """
@@ -42,8 +40,6 @@ class Plan:
     """The steps that make the wanted storages.
 
     Attributes:
-        wanted: Storages to make.
-        steps: The steps, in order.
         given: Storages that need their content from outside before the first step.
         blank: Storages that are allocated before the first step, without content.
         end: Where torch's default generator ends, as the source of a draw; None if
@@ -131,7 +127,6 @@ class Request:
     """The values that a replay shall compute.
 
     Attributes:
-        storages: Numbers of the wanted storages.
         read: Storage and geometry of the tensors that will be read; the other elements
             of these storages may be uninitialized.
         sources: Sources of draws at which the states of generators are wanted.

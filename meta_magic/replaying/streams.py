@@ -112,10 +112,7 @@ class Streams:
         return generator
 
     def _replaces_device(self, draw: Draw, device: torch.device) -> bool:
-        """Whether a CPU generator replaced that of a device that the machine lacks.
-
-        Its states are those of a CPU generator then.
-        """
+        """Whether a CPU generator replaced that of a device that the machine lacks."""
         if device.type != "cpu" or (draw.generator, str(device)) in self._generators:
             return device.type == "cpu"
         state = self.state_at(draw.source)

@@ -2,9 +2,6 @@
 
 ``loss.item()`` in a training loop is computed as long as the machine can do it in the
 time that a reader waits; ``torch.ones(2**40).sum().item()`` is refused at once.
-:meth:`ValueBudget.check` decides, :meth:`ValueBudget.run` computes, and
-:class:`ValueProgress` shows a line meanwhile, so that the cell does not look hung.
-
 :func:`measure_rates` times a few products, sums and random numbers once in a process;
 by these rates :func:`estimate_seconds` estimates how long a step of a replay takes.
 """
@@ -87,10 +84,7 @@ def _free_in_process() -> list[int]:
 
 
 def _free_in_container() -> list[int]:
-    """Return the free bytes of the container; [] without a limit.
-
-    Beyond the limit the process is killed, however much memory the machine has.
-    """
+    """Return the free bytes of a container, which kills beyond; [] without limits."""
     for folder, limit, used in CONTROL_GROUPS:
         try:
             n_limit, n_used = (int((folder / f).read_text()) for f in (limit, used))
@@ -118,8 +112,6 @@ class Rates(NamedTuple):
     Attributes:
         large: FLOPs in large products of matrices.
         small: FLOPs in small products.
-        nbytes: Bytes that are read and written.
-        drawn: Random numbers.
         steps: Steps on tensors of one element.
     """
 

@@ -1,15 +1,13 @@
 """Assume sizes and values that cannot be computed, as ``--assume`` allows.
 
-``x[mask]`` has as many rows as ``mask`` has true elements. If the mask takes too
-much to compute, ``nonzero=0.5`` gives the share of true elements, and
-``routing=uniform`` gives each expert of a mixture as many tokens. For that, ``Routing``
-follows the choice of experts (``topk``) through the recorded calls. Read
-``guess_count`` first.
+``x[mask]`` has as many rows as ``mask`` has true elements. If the mask takes too much
+to compute, ``nonzero=0.5`` gives the share of true elements, and ``routing=uniform``
+gives each expert of a mixture as many tokens: ``Routing`` follows the choice of experts
+(``topk``) through the recorded calls. Read ``guess_count`` first.
 
-``OtherRanks`` follows values that rest on what other processes of a planned world send:
-after ``dist.all_reduce(metric)`` ``metric.item()`` is computed as if all processes held
-what the recorded one holds. Without a note that number would pass for the real one, and
-``torch.save`` would write it into a checkpoint.
+``OtherRanks`` follows values that rest on what other processes of a planned world send.
+They are computed as if all processes held what the recorded one holds; without a note
+they would pass for the real ones, in a checkpoint as well.
 """
 
 import math

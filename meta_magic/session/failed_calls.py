@@ -60,10 +60,7 @@ SIZES: Final = ("shape", "size")
 
 
 def describe_error(error: BaseException) -> str:
-    """Return type and text of an error, whose ``__str__`` may itself raise.
-
-    An assertion without a text has its line of code: ``assert width % heads == 0``.
-    """
+    """Return type and text of an error, or the line of an assertion without text."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001  the user's own
@@ -339,10 +336,7 @@ def _count_unpacked(site: Site) -> Iterator[str]:
 
 
 def _find_empty_modules(kind: type, site: Site) -> Iterator[str]:
-    """Yield which module gave an optimizer no parameters, and where it may hide some.
-
-    ``self.layers = [nn.Linear(2, 2)]`` hides its module: a list is not a ModuleList.
-    """
+    """Yield which module gave an optimizer no parameters, and which list hides some."""
     if not issubclass(kind, optim.Optimizer):
         return
     for part in walk_parts(site):

@@ -23,8 +23,7 @@ T = TypeVar("T")
 class Guard:
     """Enter context managers around a block, and leave no trace of them.
 
-    The ``entry_points`` are functions of other files that call :meth:`enter` or
-    :meth:`leave`; an interrupt that arrives in their own frame waits, too.
+    An interrupt in a frame of ``entry_points``, functions that enter or leave, waits.
     """
 
     def __init__(

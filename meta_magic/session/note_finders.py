@@ -151,10 +151,7 @@ def _find_assumed(program: Program) -> Iterator[Note]:
 
 
 def _find_math(program: Program) -> Iterator[Note]:
-    """Yield a note for each line and reason for which attention is no fused kernel.
-
-    None for dropout on the CPU: that is how models are trained there.
-    """
+    """Yield a note for each line and reason for which attention is no fused kernel."""
     if all(": " not in choice.text for choice in program.kernels):
         return
     ops = OpCalls(program)

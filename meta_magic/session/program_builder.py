@@ -40,10 +40,7 @@ class ProgramBuilder:
         self._tensors, self._deaths = Growing(), Growing()
 
     def snapshot(self) -> Program:
-        """Return what was recorded so far, as far as a replay needs it.
-
-        The longest columns are views: each step of a training may take a snapshot.
-        """
+        """Return what a replay needs of the program so far; long columns as views."""
         write = self._writers
         write.rows.flush()
         views = {

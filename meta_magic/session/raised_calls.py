@@ -2,12 +2,9 @@
 
 ``torch.ones(2) @ torch.ones(3)`` ends a block: ``find_raised`` describes the operator
 for the trace, and ``find_called`` finds the function or module that the user's code
-called, for the explanation. Both read the frames that the error's traceback holds, so
-nothing is kept while the block runs, and calls that succeed pay nothing.
-
+called, for the explanation. Both read the frames that the error's traceback holds.
 ``choose_frames`` chooses the frames that are shown: the user's own, and below them the
-innermost frame of a library other than torch. ``nn.Linear(4, 2)(x)`` then shows one
-line and the error, not ten frames of torch and ours.
+innermost one of a library other than torch.
 """
 
 import inspect
@@ -181,10 +178,7 @@ def find_raised(
 def _find_failed(
     entries: Sequence[TracebackType], modes: Sequence[object]
 ) -> Failed | None:
-    """Return the innermost call of torch in a traceback; without one, of a module.
-
-    None if the user's code raised within that call, as a hook in ``backward`` does.
-    """
+    """Return the innermost call of torch, or of a module; None if a hook raised."""
     running, found = None, None
     for at, entry in enumerate(entries):
         frame = entry.tb_frame

@@ -343,11 +343,7 @@ def keep_origin(
     module_by_number: Mapping[int, nn.Module],
     namespace: Mapping[str, nn.Module],
 ) -> None:
-    """Keep a program for as long as one of its storages is live.
-
-    Materialize, and a later cell that uses a tensor of this one, find the program by
-    the tensor's storage.
-    """
+    """Keep a program for as long as one of its storages is live."""
     refs = write.registry.live()
     versions = dict(chain.from_iterable(tree.versions.items() for tree in trees))
     roots = {id(module_by_number.get(tree.number)) for tree in trees}

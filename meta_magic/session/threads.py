@@ -1,10 +1,9 @@
 """What runs during a block and is not part of it: threads, processes, imports.
 
-Torch's modes belong to one thread. Another thread uses real memory and leaves no
-record; a child process has its own memory. ``Thread(target=model, args=(x,)).start()``
-therefore gets a note. Threads that call no function of torch, as that of ``tqdm``, get
-none. Modules of libraries that the block imports are there for all later cells: their
-constants are real.
+Torch's modes belong to one thread: another one uses real memory and leaves no record,
+as does a child process. ``Thread(target=model, args=(x,)).start()`` therefore gets a
+note; threads that call no function of torch get none. Modules of libraries that the
+block imports are there for all later cells: their constants are real.
 """
 
 import sys
@@ -110,8 +109,7 @@ class ProcessWatch(RecordingReplacements):
 class LibraryImports(Replacements):
     """Context manager in which modules of libraries make real tensors when imported.
 
-    Without it the coefficients in ``torchdiffeq`` stay on meta if a recorded cell is
-    the first to import it, and ``odeint`` fails in each later cell without ``%%meta``.
+    Else constants of a library stay on meta in later cells, as in ``torchdiffeq``.
     """
 
     def __enter__(self) -> None:

@@ -188,11 +188,7 @@ class ValuesOnDemand:
         return None
 
     def _guess_of_world(self, table: OpTable, chosen: Inputs) -> Guess | None:
-        """Return NaN for numbers that a world reads and this process cannot compute.
-
-        A script for many GPUs prints its losses, and its plan does not need them. A
-        condition, such as ``if loss > 3``, is not answered.
-        """
+        """Return NaN for numbers that a world only prints; conditions get no answer."""
         tensor = chosen[0][0]
         function = describe_function(self._sites.function)
         is_list = function == "torch.Tensor.tolist" and tensor.nbytes <= LITTLE_NBYTES
@@ -215,11 +211,7 @@ class ValuesOnDemand:
         return reals[0]
 
     def peek_to_send(self, tensor: Tensor, seen: Seen) -> tuple[Tensor | None, bool]:
-        """Return the values that another process gets, and if they rest on others.
-
-        Nothing is noted: the block does not read them here. Whole numbers may take
-        more, as the other process cannot go on without them.
-        """
+        """Return what another process gets, and if it rests on others; note nothing."""
         other_ranks, self.other_ranks = self.other_ranks, None
         is_whole = not (tensor.is_floating_point() or tensor.is_complex())
         try:
@@ -325,10 +317,7 @@ class ValuesOnDemand:
         return ValueLimitError(text + advice, error.wanted)
 
     def _raise_refusal(self, error: MissingValueError) -> None:
-        """Raise the CPU's own error of an operator that a value depends on, if any.
-
-        On the CPU that operator raises at once; here the replay is the first to run it.
-        """
+        """Raise the CPU's own error, if any, of an operator that a value depends on."""
         cause = find_cause(error, ReplayError)
         error.__cause__ = None
         if cause is None or cause.refusal is None or self._options.device != "cpu":

@@ -1,11 +1,9 @@
 """Delay interrupts that would leave torch, or a recording, half changed.
 
-Python raises ``KeyboardInterrupt`` at almost any call. In the entry or exit of a
-context manager the context is then neither entered nor left; a generator that
-implements it continues when its traceback is freed, and undoes what was restored
-meanwhile; a callback of a weak reference, or ``__del__``, drops the interrupt; and a
-module that torch imports at first use, such as sympy, is broken for good. Read
-``Interrupts`` first.
+Python raises ``KeyboardInterrupt`` at almost any call: a context manager would be
+neither entered nor left; a generator that implements it would undo later what was
+restored; a callback of a weak reference, or ``__del__``, drops the interrupt; a module
+that torch imports at first use is broken for good. Read ``Interrupts`` first.
 """
 
 import _weakrefset

@@ -46,9 +46,6 @@ class Flag(NamedTuple):
     """One flag.
 
     Attributes:
-        default: Its value unless somebody sets it.
-        read: Returns its value.
-        write: Sets it.
         setters: The functions that set it. Without them a recording does not notice
             that the flag had another value for a part of a cell.
     """

@@ -38,10 +38,8 @@ class Task:
         targets: Their storages that are on meta.
         program: The recording to replay, as it was at its end; None for the latest one
             of each tensor.
-        notes: Notes for the report.
         state: Which content a replay gives: ``current``, that after the cell, or
             ``constructed``, that before the first use.
-        modules: The modules of the root, under each of their names.
         on_meta: Companions that stay on meta, each with the reason.
         cleared: States of optimizers that are cleared.
     """
@@ -139,11 +137,7 @@ class EmptyFill:
             yield target.nbytes
 
     def write(self, tensor: Tensor) -> None:
-        """Write the content of a real tensor; this class writes nothing.
-
-        Called once for each tensor of the module that is on meta. Tensors that share
-        memory come one after the other.
-        """
+        """Write a target's real tensor, of shared memory one after the other."""
 
     def finish(self) -> Sequence[str]:
         """Do nothing more."""
@@ -164,7 +158,6 @@ class CheckpointEntry:
 
     Attributes:
         source: The file or mapping, as messages name it.
-        shape: Size of each dimension.
         load: Returns the tensor, or a part of it, each time another object; from a file
             on the CPU all of it is mapped, not read.
     """

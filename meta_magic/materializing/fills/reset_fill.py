@@ -99,10 +99,9 @@ class WatchMode(TorchDispatchMode):
 
 
 def reset_modules(root: object, kept: Iterable[int]) -> set[int]:
-    """Call the initializers of real modules and those below them, children first.
+    """Call the initializers of real modules, children first; return what was written.
 
-    The storages at the addresses ``kept`` keep their content, also if it fails. Return
-    the addresses of the storages that were written.
+    The storages at the addresses ``kept`` keep their content, also if it fails.
     """
     watch = WatchMode(kept)
     try:

@@ -1,9 +1,7 @@
 """Run operators on meta as the CPU or CUDA would run them.
 
-Without this ``scaled_dot_product_attention`` would be recorded as many operators, and a
-batch norm would return statistics of another dtype than on the CPU. Context managers,
-entered with the recording: ``attention``, ``autocast`` (also of optimizers and losses
-that choose by the device), ``composites``. Tables by operator are in ``adjustments``:
+Context managers, entered with the recording: ``attention``, ``autocast`` (also of
+optimizers and losses), ``composites``. Tables by operator are in ``adjustments``:
 corrections (meta refuses, the CPU does not) and adjustments (meta answers differently).
 ``cpu_kernels`` and ``oracle/`` ask the CPU.
 

@@ -1,15 +1,13 @@
 """Adjust results of torch's meta kernels, and replace those that refuse wrongly.
 
-Without this a batch norm of bfloat16 would return statistics in float32, and the CPU
-returns bfloat16. An adjustment runs after each call of its operator, if the kernels of
-its device are recorded. ``ADJUSTMENTS`` is the table.
+``ADJUSTMENTS`` run after each call of their operator, if the kernels of its device are
+recorded: a batch norm of bfloat16 would else return statistics in float32.
 
-``CORRECTIONS`` is that of operators which torch *refuses* on meta and the CPU runs:
-without one ``optim.SGD(..., fused=True)`` of a large model would fail, as
-``cpu_kernels`` asks the CPU about calls of up to 256 MiB only. A correction runs only
-after torch's own kernel failed. ``SHORT_KERNELS`` are for correct but slow kernels.
-``tests/conformance/test_corrections.py`` compares each with the CPU, and fails when it
-is no longer needed.
+``CORRECTIONS`` are of operators which torch *refuses* on meta and the CPU runs, as
+``optim.SGD(..., fused=True)``; ``cpu_kernels`` asks the CPU about calls of up to 256
+MiB only. They run after torch's own kernel failed. ``SHORT_KERNELS`` are for correct
+but slow kernels. ``tests/conformance/test_corrections.py`` compares each with the CPU,
+and fails when it is no longer needed.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -55,9 +55,8 @@ ALIGNMENT: Final = 8
 class Attention(NamedTuple):
     """The arguments of one ``scaled_dot_product_attention``.
 
-    Shape:
-        query ``(batch, heads, n, d)``, key ``(batch, heads, m, d)``, value
-        ``(batch, heads, m, e)``; with ``enable_gqa`` key and value have fewer heads.
+    Shape: query ``(batch, heads, n, d)``, key ``(batch, heads, m, d)``, value ``(batch,
+    heads, m, e)``; with ``enable_gqa`` fewer heads in key and value.
     """
 
     query: Tensor

@@ -1,12 +1,10 @@
 """Cast as the autocast of a device: meta tensors get the dtypes of that device.
 
-Without this ``torch.autocast("cpu")`` would not change the dtypes of meta tensors, as
-torch casts tensors of known devices only. Torch's dispatcher says which operators a
-device casts; the tables here say how. Read ``DeviceAutocast.cast`` first.
-
-Also here: Python functions of torch that choose by the device. Meta kernels lay out
-results by it (``torch.linalg.svd``), optimizers on CUDA take all parameters at once,
-and losses choose their chunks.
+Torch casts tensors of known devices only. Its dispatcher says which operators a device
+casts; the tables here say how. Read ``DeviceAutocast.cast`` first. Also here: Python
+functions of torch that choose by the device. Meta kernels lay out results by it
+(``torch.linalg.svd``), optimizers on CUDA take all parameters at once, and losses
+choose their chunks.
 
 Source: ``aten/src/ATen/autocast_mode.h`` and ``autocast_mode.cpp`` of torch 2.13.
 """

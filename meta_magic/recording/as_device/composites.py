@@ -1,12 +1,10 @@
 """Run a device's decomposition of composite operators.
 
-Torch composes some operators in C++ of other operators, and chooses them by the device
-of the arguments, or by whether a mode is on. Without this ``torch.linalg.svdvals(x)``
-would be recorded as a decomposition with vectors, which the CPU does not compute, and
-``dropout`` as four operators, which on CUDA are one.
-Functions here return ``NotImplemented`` for a call that torch itself composes right.
-The kernels are above autograd, as those of attention. ``ON_CPU`` and ``ON_CUDA`` are
-the tables.
+Torch composes some operators in C++, of others chosen by the device of the arguments,
+or by whether a mode is on. Without this ``torch.linalg.svdvals(x)`` would be recorded
+with vectors, which the CPU does not compute, and ``dropout`` as four operators, which
+on CUDA are one. Functions here return ``NotImplemented`` for a call that torch itself
+composes right. ``ON_CPU`` and ``ON_CUDA`` are the tables.
 """
 
 import threading

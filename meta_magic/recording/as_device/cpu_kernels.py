@@ -1,16 +1,13 @@
 """Run the CPU's kernel for metadata, where torch has none for meta.
 
 Without this ``torch.geqrf(x)`` on meta would fail. ``ask_cpu`` runs the kernel once for
-each signature, on proxy tensors of ones and zeros; sparse proxies have no elements.
-Large tensors are not tried: they need a correction (see ``adjustments``).
+each signature, on proxy tensors of ones and zeros. Large tensors are not tried: they
+need a correction (see ``adjustments``).
 
-Also here: the strides of the CPU. Without ``match_cpu_strides`` ``y.stride()`` would be
-wrong after some calls with arguments that are not in rows: torch's meta kernels are
-written in Python, and choose other strides than the CPU, above all for dimensions of
-size 1 and beside tensors without dimensions.
-
-And facts that differ between CPUs and versions of torch, such as whether oneDNN
-runs an LSTM. A tiny real call finds each of them, once a process.
+Also here: the strides of the CPU, which differ from those of torch's meta kernels,
+written in Python, above all for dimensions of size 1; and facts that differ between
+CPUs and versions of torch, such as whether oneDNN runs an LSTM. A tiny real call finds
+each of them, once a process.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -242,11 +242,7 @@ class CallSites:
         return None if self.running is None else self.running.frame
 
     def locate_operator(self, entry: FrameType | None, site: Site) -> Located:
-        """Return the call site of the operator that is called now, and its owner.
-
-        All operators of one call of a function share it; without a function each needs
-        a walk over the frames.
-        """
+        """Return the call site of the operator that is called now, and its owner."""
         running = self.running
         if running is None:
             return self._locate(None, sys._getframe(2), (), entry, site)[0]

@@ -1,14 +1,12 @@
 """Keep the provenance of storages: which recording, and which storage of it, made each.
 
 So ``materialize(model)`` in the next cell needs no trace: each tensor of the model
-leads to the program that makes it. Storages are held weakly; a program is kept while
-one of its storages is live. Read :func:`find_origin` first.
+leads to the program that makes it. Read :func:`find_origin` first.
 
 No recording sees ``p.data.zero_()`` between two cells; the next cell detects it because
 torch's count of writes is higher. Views and results of ``detach`` share the counter of
 their base; ``.data`` and ``set_`` make tensors with counters of their own. Only the
-garbage collector lists all tensors on a storage (:class:`LiveTensors`), which takes
-some 50 ms: it is asked rarely.
+garbage collector lists all tensors on a storage (:class:`LiveTensors`), in some 50 ms.
 """
 
 import gc
@@ -81,11 +79,7 @@ class Origin:
     def is_stale(
         self, tensor: Tensor, version: int, storage: int, live: "LiveTensors"
     ) -> bool:
-        """Whether a tensor was written after this recording, outside of any other.
-
-        Also if another tensor on its storage, with a counter of its own, was written:
-        ``x.data.add_(1)``.
-        """
+        """Whether a tensor was written since, even as ``x.data.add_(1)`` does it."""
         last = self.versions.get((storage, id(tensor)))
         if last is None and storage not in self._known_by_storage:
             last = self._n_counted[storage]

@@ -55,10 +55,9 @@ addresses = [FIRST]  # the next address to be given; none is given twice
 
 
 def make_up_address(storage: UntypedStorage) -> int:
-    """Return the address of a storage on meta: the same until its size changes.
+    """Return the address of a storage on meta; as on the CPU a multiple of 64.
 
-    As on the CPU it is a multiple of 64, 0 for a storage of no bytes, and another one
-    after a resize; the bytes of two storages never overlap.
+    0 for a storage of no bytes, another one after a resize; no two storages overlap.
     """
     nbytes = storage.nbytes()
     if not nbytes:
@@ -100,10 +99,7 @@ def as_bytes(storage: UntypedStorage) -> Tensor:
 
 
 def sum_bytes(tensor: Tensor) -> int:
-    """Return a checksum of a tensor of bytes.
-
-    The bytes are read from memory: torch resizes no storage that numpy has seen.
-    """
+    """Return a checksum of bytes, read from memory: numpy's use bars any resize."""
     storage = tensor.cpu().untyped_storage()
     return sum_storage(storage, storage.nbytes())
 
@@ -146,7 +142,6 @@ class StorageRegistry:
     """The numbers of the storages that one recording sees, and facts of each.
 
     Attributes:
-        storage_by_tensor: For each tensor number, the number of its storage.
         deaths: Pairs (operator calls recorded so far, storage), one per freed storage.
         sizes: (operator calls recorded so far, storage, bytes from then on) of storages
             that no operator made or resized.

@@ -43,15 +43,11 @@ class LiveGeometry:
     """An interned geometry: its hash is its identity.
 
     Attributes:
-        record: The geometry itself.
         is_in_rows: Whether it has elements, and its strides are those of a new tensor
             of its shape.
-        is_meta: Whether it is on the meta device.
         is_real: Whether it is the geometry of a dense tensor in memory, without lazy
             conjugation or negation.
         is_makeable: Whether a tensor with it can be made by ``empty_strided``.
-        as_strided: The arguments of ``as_strided`` for a view with it.
-        make: Makes a new tensor with it, if ``is_makeable``.
     """
 
     def __init__(self, record: Geometry) -> None:
@@ -314,10 +310,7 @@ class TensorRegistry(StorageRegistry):
             self.n_unrecorded[storage.number] = version_of(tensor)
 
     def note_new_alias(self, tensor: Tensor) -> None:
-        """Note a tensor just made by no operator, on the storage of another one.
-
-        A tensor that is freed now may have had its address.
-        """
+        """Note a tensor just made by no operator, on the storage of another one."""
         self.forget(id(tensor), None)
         self.note_alias(tensor)
 

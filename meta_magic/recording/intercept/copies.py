@@ -1,11 +1,9 @@
 """Copy tensors by Python's ``copy`` and ``pickle`` as on the CPU.
 
-``copy.deepcopy`` copies a storage once, so that tensors that share it share the copy;
-on meta torch clones each tensor. ``copy.copy`` returns another tensor on the same
-storage; on meta torch makes a new storage without content, as for unpickled tensors.
-Here the operators of the CPU make them: set on a storage that is copied, shared or new.
-A tensor is pickled with its computed values (``saving.py``); an unpickled one is a
-constant on meta.
+Tensors that share a storage share its copy in ``copy.deepcopy``, and ``copy.copy``
+returns another tensor on the same storage. On meta torch clones each tensor instead, or
+makes a new storage without content. A tensor is pickled with its computed values
+(``saving.py``); an unpickled one is a constant on meta.
 """
 
 import copy

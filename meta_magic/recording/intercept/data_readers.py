@@ -133,9 +133,6 @@ def run_sobol(func: Any, args: Args, kwargs: Kwargs, recording: Any) -> Any:
 
     torch computes these steps from the memory of the state, the first argument, and
     runs no operator that a mode could see.
-
-    Args:
-        recording: The mode under which the results become tensors of the block.
     """
     real = [arg.cpu() if isinstance(arg, Tensor) else arg for arg in args]
     with DisableTorchFunction(), DisableTorchDispatch():
@@ -218,10 +215,7 @@ class ReadStorages(RecordingReplacements):
 
 
 def refuse_made_up(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function that reads memory; refuse an address that was made up.
-
-    Without this the process would end.
-    """
+    """Refuse an address that was made up, which would end the process; else call."""
     for given in (*args, *kwargs.values()):
         address = getattr(given, "value", given)
         if type(address) is int and address >= FIRST_UNMAPPED:

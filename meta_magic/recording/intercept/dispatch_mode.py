@@ -68,7 +68,6 @@ class DispatchMode(Inside, TorchDispatchMode):
     Attributes:
         is_in_backward: Whether the function mode is on for hooks of a backward pass:
             kernels, which are no code of the cell, run without it.
-        n_resized: How many calls of ``resize_`` there were.
         watched: Keeps arrays equal to the tensors that share their memory; None if
             no memory is shared.
         hand_over: Runs an operator of torch.distributed, given its call and what runs

@@ -101,8 +101,7 @@ frame_at = sys._getframe
 class FunctionMode(DeviceContext):
     """Acts as ``with torch.device("meta")`` would, and knows the running call.
 
-    A ``DeviceContext`` so that ``torch.get_default_device()`` says meta, and so that
-    each call pays for one mode instead of two.
+    A ``DeviceContext``, so that each call pays for one mode instead of two.
     """
 
     def __init__(

@@ -1,13 +1,13 @@
 """Record the operators inside of higher-order operators, such as ``torch.cond``.
 
 One row for ``torch.cond`` would hide the operators of its branches, and no replay could
-run it. Also here: inside a transform of ``torch.func`` a new tensor is made below the
-transform, which then wraps it, as on the CPU.
+run it. Inside a transform of ``torch.func`` a new tensor is made below the transform,
+which then wraps it, as on the CPU.
 
-``torch.compile``: under a dispatch mode dynamo skips the code that it sees, and skips
-it for the rest of the process (fixed after torch 2.13); with ``fullgraph=True`` it
-fails. With the stance ``force_eager`` it does not look at the code (``EagerStance``).
-Importing dynamo takes a second: the flag is set when somebody imports it.
+``torch.compile``: under a dispatch mode dynamo skips code, for the rest of the process
+(fixed after torch 2.13), or fails with ``fullgraph=True``. With the stance
+``force_eager`` it does not look at the code. Importing dynamo takes a second: the flag
+is set when somebody imports it.
 """
 
 import sys

@@ -68,10 +68,7 @@ DTYPES: Final = {
 
 
 class _Move(torch.autograd.Function):
-    """A copy to another device, whose gradient goes back to the first.
-
-    Torch's own ``to`` compares devices, finds meta twice, and copies nothing.
-    """
+    """A copy to another device: torch's ``to`` copies nothing from meta to meta."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, mover: "Mover", options: Any) -> Tensor:

@@ -82,10 +82,7 @@ class DataAttribute:
         return None
 
     def is_taken(self, func: Any, tensor: Tensor, source: Tensor) -> bool:
-        """Return whether a tensor can take the data of another; modules ask this first.
-
-        A tensor on meta by name cannot take data from a device, nor the other way.
-        """
+        """Return whether a tensor takes another's data: not between meta and others."""
         with DisableTorchFunction():
             tensors = tensor, source
             if not all(t.is_meta and t.layout is torch.strided for t in tensors):
@@ -150,10 +147,7 @@ CHOOSING: Final = (OPTIM, functional.__file__)
 
 
 def as_fake(device: torch.device) -> torch.device:
-    """Return the device of a fake tensor that replaces one on a device.
-
-    A fake tensor on an accelerator that torch lacks would end the process.
-    """
+    """Return a fake tensor's device: one that torch lacks would end the process."""
     return device if device.type == "cpu" else META
 
 

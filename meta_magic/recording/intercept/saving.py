@@ -1,13 +1,12 @@
 """Write real values in ``torch.save``, and put what ``torch.load`` reads on meta.
 
-Tensors on meta have no bytes: without this file a checkpoint saved in a cell would be
-refused by pickle, or be empty. Pickle first runs without writing, to find all tensors.
+Tensors on meta have no bytes. Pickle first runs without writing, to find all tensors.
 Their values are computed together; in the second run a real tensor replaces each.
 Tensors that share a storage share it again, so ties survive loading.
 
 ``torch.load``, ``torch.from_numpy`` and memory-mapped files make tensors that no mode
-of torch sees; without ``DataSources`` they would be real tensors among those on meta.
-``torch.load`` asks for the device of each storage, so ``map_location`` holds.
+of torch sees (``DataSources``). ``torch.load`` asks for the device of each storage, so
+``map_location`` holds.
 """
 
 import contextlib

@@ -52,13 +52,7 @@ OWN_REFERENCES: Final = 2
 class SharedArray:
     """Memory of a real array, and the tensor on meta that shares it.
 
-    Args:
-        owner: Has the memory: an array, or a storage of torch.
-        tensor: The one on meta.
-
     Attributes:
-        storage: Returns the storage on meta, while it is live.
-        address: Address of the memory.
         content: Shows whether the memory was written since: the bytes of a small array,
             or the checksum of a larger one; None for an array, not a storage, above
             ``MAX_COPIED_NBYTES``.

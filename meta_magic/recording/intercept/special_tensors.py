@@ -1,12 +1,10 @@
 """Handle tensors that are not plain: subclasses, sparse, quantized and nested tensors.
 
 A subclass runs operators on plain tensors, which are recorded. For the others torch has
-few meta kernels, and some of those are wrong.
-
-On meta the positions of a sparse tensor have no values, and torch's kernels return
-tensors without elements: ``SparseAdam`` would change nothing. So the positions of the
-operands are computed, which is cheap as they come from indices, and the operator runs
-on the CPU with them, and values of one (``SparseCalls.run``).
+few meta kernels, and some of those are wrong: the positions of a sparse tensor have no
+values, and ``SparseAdam`` would change nothing. So the positions of the operands are
+computed, which is cheap, and the operator runs on the CPU with values of one
+(``SparseCalls.run``).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -104,11 +102,7 @@ class SpecialTensors:
         return None
 
     def _make_all_fake(self, given: Any) -> Any:
-        """Return arguments with fake tensors for plain tensors on meta.
-
-        Parameters and buffers of a module are fake already. Plain tensors that it holds
-        as attributes become fake here.
-        """
+        """Return arguments with fake tensors for plain ones, which modules may hold."""
         fakes = [t for t in tensors_in(*given) if type(t).__name__ == FAKE]
         if not fakes:
             return given

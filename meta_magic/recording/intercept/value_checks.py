@@ -1,14 +1,10 @@
 """Refuse calls with an index or a class out of range, with the CPU's message.
 
-torch's meta kernels never look at values: ``embedding(torch.tensor([99]), w)`` would
-pass, and the error would come on the GPU. Here constants are compared with what the
-operator allows; integers that the block computed are replayed, unless their bounds are
-known to fit. If a value does not fit, the CPU's own operator runs, and its error is
-raised. Read :meth:`ValueChecks.check` first.
-
-A training loop calls ``embedding(torch.randint(0, n, shape), table)`` in each step. The
-signature of ``randint`` says that all its values fit (:class:`KnownValues`), so that no
-step replays the draw to check them.
+torch's meta kernels never look at values: the error of ``embedding(torch.tensor([99]),
+w)`` would come on the GPU. Here constants are compared with what the operator allows;
+integers that the block computed are replayed, unless their bounds are known to fit, as
+of ``torch.randint(0, n, shape)`` (:class:`KnownValues`). If a value does not fit, the
+CPU's own operator runs, and its error is raised. Read :meth:`ValueChecks.check` first.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -80,11 +80,7 @@ class Constants:
         )
 
     def note_real_inputs(self, inputs: Sequence[tuple[Tensor, Seen]]) -> bool:
-        """Note the real tensors that an operator is about to read or write.
-
-        Return whether one was written since its last operator without torch, as by
-        numpy.
-        """
+        """Note real tensors about to be used; return whether numpy wrote one since."""
         is_unseen = False
         for tensor, (_, ref, _) in inputs:
             if ref is not None:

@@ -1,17 +1,13 @@
 """Record the state from which each random operator would draw.
 
-A random operator draws nothing on meta, and does not advance its generator. So after
-each one a *token* is written into the state of the generator: the number of the draw.
-Code that saves, restores or seeds the state (``get_state``, ``fork_rng``,
-``manual_seed``) moves the tokens along, and the next draw reads from the state which
-draw came before it. At the end of the block all tokens are removed.
+On meta a random operator does not advance its generator. So after each one a *token* is
+written into the state of the generator: the number of the draw. Code that saves,
+restores or seeds the state moves the tokens along, and the next draw reads from the
+state which draw came before it. At the end of the block all tokens are removed. Before
+real numbers are drawn, the draws before are made (``find_missing``).
 
-A cell may also draw real numbers. The draws before are then made first
-(``find_missing``), so that the numbers are those of a real run.
-
-The first half of this file puts tokens into states (read :class:`GeneratorStream`
-first), the second half keeps the draws. Of nested recordings the outermost one writes
-the tokens: it sees all draws.
+First here are tokens in states (read :class:`GeneratorStream` first), then the draws.
+Of nested recordings the outermost one writes the tokens: it sees all draws.
 """
 
 import weakref

@@ -246,11 +246,7 @@ def add_calls(
 def build_tree(
     parents: Sequence[int], columns: Mapping[str, Iterable[object]]
 ) -> ModuleNode:
-    """Return the root of a tree, however deep it is; parents come first.
-
-    Each field of all nodes is set at once: a frozen record sets its own one by one,
-    which takes three times as long.
-    """
+    """Return the root of a tree, however deep it is; parents come first."""
     nodes = [*map(object.__new__, repeat(ModuleNode, len(parents)))]
     for name, values in columns.items():
         deque(map(SETTERS[name], nodes, values), maxlen=0)
@@ -345,10 +341,7 @@ def describe_columns(
     name: str = "",
     calls: CallsByModule | None = None,
 ) -> Tree:
-    """Return the description of the modules of a tree.
-
-    ``calls`` is None while the recording runs, when no code of the modules may run.
-    """
+    """Describe the modules of a tree; without ``calls`` none of their code may run."""
     registry.note_deaths()
     columns = columns._replace(names=(name, *columns.names[1:]))
     found = [*map(numbers.of, columns.modules)]
@@ -409,11 +402,7 @@ def make_columns(
 def read_versions(
     registry: TensorRegistry, root: nn.Module
 ) -> dict[tuple[int, int], int]:
-    """Return how often the tensors of a recording were written.
-
-    The key is the number of the storage, or -1 where the recording has none, and the
-    tensor's ``id``.
-    """
+    """Return how often tensors were written, by storage (-1 for none) and ``id``."""
     versions: dict[tuple[int, int], int] = {}
     with DisableTorchFunction():
         for _, module in walk_modules(root):

@@ -139,7 +139,6 @@ class RowWriter:
     """Appends the calls of one recording, in the form that ``Program.words`` has.
 
     Attributes:
-        entries: The distinct signatures, in order of first call.
         forward_by_sequence: Each call with a node of autograd, and its call site.
         waiting: The words of the latest rows. Extending an array takes five times as
             long, so they wait in a list.

@@ -20,10 +20,6 @@ class Allowed(NamedTuple):
     """The values that one operand may have; the operator refuses others.
 
     Attributes:
-        position: The number of the operand among the inputs.
-        name: The name of the operand in the schema.
-        low: The least allowed value.
-        high: The greatest allowed value.
         spared: One more allowed value, such as ``ignore_index``; None if there is none.
         is_count: Whether the bounds are for the number of true elements.
         is_first: Whether the bounds are for the first element only.
@@ -38,10 +34,7 @@ class Allowed(NamedTuple):
     is_first: bool = False
 
     def has(self, low: float, high: float) -> bool:
-        """Whether all values between two bounds are allowed.
-
-        If a bound is ``spared``, it is the only value on its side.
-        """
+        """Whether all values between two bounds, or the ``spared`` one, are allowed."""
         if self.is_first:
             return low <= self.high and self.low <= high
         is_low = self.low <= low or low == self.spared

@@ -192,8 +192,7 @@ def choose_in_place(table: OpTable, call: LiveCall) -> tuple[Kind, Any]:
 def has_plain_views(call: LiveCall) -> bool:
     """Whether the outputs are new tensors on the storage of the one input.
 
-    The schema does not say it: ``aten._unsafe_view`` shares a storage and its schema
-    names no alias, and ``aten.lift_fresh`` returns its argument.
+    Not in the schema: ``aten._unsafe_view`` shares it, ``aten.lift_fresh`` returns it.
     """
     if len(call.inputs) != 1 or not call.outputs:
         return False

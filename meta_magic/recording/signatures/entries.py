@@ -3,9 +3,8 @@
 An ``OpTable`` holds what the schema of one operator says, and an ``Entry`` for each
 signature of its calls so far. Read ``Entry`` first.
 
-Some operators write arguments although their schema denies it: a replay would skip
-``dist.all_gather_into_tensor(y, x)``, as nobody reads its result, and ``y`` would keep
-its old values. ``find_always_written`` knows them;
+Some operators write arguments although their schema denies it, as
+``dist.all_gather_into_tensor(y, x)``: ``find_always_written`` knows them, and
 ``tests/conformance/test_undeclared_writes.py`` goes through all operators of torch.
 """
 
@@ -102,13 +101,10 @@ class Entry:
     """A signature while recording.
 
     Attributes:
-        signature: The plain record.
-        outputs: Geometry of each tensor returned.
         kind: How a cache hit returns its result, a :class:`Kind`.
         rebuild: By kind. ``PURE_MANY`` and ``IN_PLACE``: how to build the return value;
             ``PURE_WIDE``: the bytes of the storage, more than the tensor needs;
             ``VIEW_MANY``, and a ``VIEW`` that ``as_strided`` cannot make: the operator.
-        is_random: Whether a call draws from a generator.
         is_on_real: Whether a call takes one real tensor and makes no new tensor. The
             kernel runs, but its results need no new identities.
         allowed: The values that operands may have; the operator refuses others.
@@ -140,23 +136,17 @@ class OpTable:
     """What the schema of one operator says, and the entries of its calls so far.
 
     Attributes:
-        name: As ``str(func)`` has it.
-        arguments: The names of its arguments.
         written: The arguments that each call writes.
-        has_out: Whether it has arguments as ``out=``.
         counts_writes: Whether each tensor is written by an operator of its own, which
             counts the write.
         may_overrun: Whether it makes views that may end past their storage on meta.
         allows_fast_path: Whether its schema and tags allow a fast path.
-        reads_data: Whether its result, or its size, depends on data.
         is_foreign: Whether it is no operator of torch.
-        is_random: Whether it may draw from a generator.
         is_composite: Whether the CPU has no kernel for it, and runs other operators.
         is_pure: Whether it returns no alias and writes nothing.
         makes_new: Whether some result is no alias of an argument.
         is_elementwise: Whether no number among its arguments decides metadata.
         has_alike: Whether its calls have a second key, if the first one is unknown.
-        entries: Entries by the keys of calls.
         alike: Entries by :func:`~meta_magic.recording.signatures.cache.generalize` of
             their keys.
     """

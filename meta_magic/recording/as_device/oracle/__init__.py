@@ -1,11 +1,9 @@
 """Ask the CPU's own operators whether they refuse a call, once for each signature.
 
-Without this ``torch.softmax(torch.ones(3, dtype=torch.long), 0)`` would run on meta. A
-small call runs on ``proxy_tensors``; a large call is made smaller. What
-is refused then is asked again at its true sizes, in a child process.
-``cpu_refusals`` decides which calls of a recording are asked about.
+A small call runs on ``proxy_tensors``; a large one is made smaller, and what is refused
+then is asked again at its true sizes, in a child process. ``cpu_refusals`` decides
+which calls of a recording are asked about.
 
-May import ``recording``'s ``identities`` and ``signatures``, ``cpu_kernels``
-beside it, ``children``, ``errors``, ``torch_private``, ``trace``.
-Read ``oracle`` first.
+May import ``recording``'s ``identities`` and ``signatures``, ``cpu_kernels`` beside it,
+``children``, ``errors``, ``torch_private``, ``trace``. Read ``oracle`` first.
 """

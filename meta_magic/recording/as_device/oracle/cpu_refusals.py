@@ -119,7 +119,6 @@ class Refusals:
     Args:
         is_probe: Whether the recording is a probe: a refusal of meta is final, and the
             CPU is asked about all other calls, however long that takes.
-        is_patient: Whether the CPU is asked however long that takes.
     """
 
     def __init__(self, *, is_probe: bool = False, is_patient: bool = False) -> None:

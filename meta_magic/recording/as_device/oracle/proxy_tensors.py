@@ -3,10 +3,9 @@
 The oracle runs a call of the CPU with them. They hold made-up values (``FILLINGS``), or
 have memory that is reserved and never touched. Read ``ProxyTensors.make`` first.
 
-A large call is made small enough to run (:func:`shrink`): it gets smaller sizes that
-meta still accepts. A size and its multiples shrink together. Meta decides whether the
-sizes fit, so no rule of any operator is needed. If the small call is refused, the large
-one may be: the oracle then asks it at its true sizes.
+A large call is made small enough to run (:func:`shrink`). A size and its multiples
+shrink together, and meta decides whether the sizes fit, so no rule of any operator is
+needed. If the small call is refused, the large one is asked at its true sizes.
 """
 
 import math

@@ -1,15 +1,14 @@
 """Types of ``torch.cuda`` for a planned GPU, and types of tensors.
 
 Without this ``torch.cuda.Event()`` or ``isinstance(x, torch.cuda.FloatTensor)`` in a
-cell would ask for a GPU. Also, torch says of no meta tensor that it is a
-``torch.ByteTensor``, which torchvision asks of images.
+cell would ask for a GPU.
 
 ``torch.Generator("cuda")`` draws on the CPU. Nothing is drawn while a cell runs, so a
-generator's state only holds a token, the number of a draw. ``fork_rng`` and
-checkpointing save and restore the state, and need no more than the token. The user's
-code may print or save the state; then :class:`GeneratorStates` makes the draws, and
-``get_state()`` returns the state that a real run would have. A state that a cell loads
-from a file is on meta; ``set_state`` gets its values.
+generator's state only holds a token, the number of a draw, which is all that
+``fork_rng`` and checkpointing need. When the user's code may print or save the state,
+:class:`GeneratorStates` makes the draws, and ``get_state()`` returns the state of a
+real run. A state that a cell loads from a file is on meta; ``set_state`` gets its
+values.
 """
 
 import sys
@@ -187,10 +186,7 @@ def find_index(plan: DevicePlan, device: Any) -> int:
 
 
 class TensorKind(type):
-    """Metaclass of ``torch.FloatTensor`` and its like.
-
-    A call of one makes a tensor; ``isinstance`` compares dtype and planned device.
-    """
+    """Metaclass of ``torch.FloatTensor``, which is called, and asked ``isinstance``."""
 
     plain: Any
     dtype: torch.dtype

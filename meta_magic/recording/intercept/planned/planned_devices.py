@@ -1,10 +1,9 @@
 """Enter all replacements of functions that ask for devices, while a recording runs.
 
-``make_device_contexts`` lists it. Here are functions of ``torch.cuda`` and
-``torch.accelerator``: where GPUs are planned, they return what a machine with these
-returns. Elsewhere ``is_available()`` is false; functions that only act on a GPU do
-nothing, and a GPU that the code names has properties: it is planned. A real GPU is not
-asked, so that a child process, which could not, does the same. Also here: the
+``make_device_contexts`` lists it. Where GPUs are planned, functions of ``torch.cuda``
+and ``torch.accelerator`` return what a machine with these returns. Elsewhere
+``is_available()`` is false; functions that only act on a GPU do nothing. A real GPU is
+not asked, so that a child process, which could not, does the same. Also here: the
 default device, ``GradScaler`` and ``DataParallel``, and the fast paths of attention in
 eval mode.
 """

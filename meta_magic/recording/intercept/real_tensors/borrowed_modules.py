@@ -1,11 +1,10 @@
 """Borrow real modules that a cell calls with meta tensors: on meta until the cell ends.
 
-Without this ``model(x)`` in a cell, with a real model and ``x`` on meta, would mix two
-devices. A leaf that wants a gradient cannot be a captured constant, as autograd
-compares the device of a gradient with the device of its leaf. So the implementation of
-the leaf is swapped with a twin on meta whose values are known. The Python object stays,
-as modules and optimizers hold it. At the end of the cell everything is swapped back;
-what is no tensor, such as ``training``, stays as the cell set it.
+A leaf that wants a gradient cannot be a captured constant, as autograd compares the
+device of a gradient with that of its leaf. So the implementation of the leaf is swapped
+with a twin on meta whose values are known, and swapped back when the cell ends. The
+Python object stays, as modules and optimizers hold it; what is no tensor, such as
+``training``, stays as the cell set it.
 
 Read ``BorrowedModules.borrow_called`` first.
 """

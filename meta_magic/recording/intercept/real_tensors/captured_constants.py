@@ -1,8 +1,7 @@
 """Capture real tensors used with meta tensors: each is a constant with known values.
 
-Without this ``x + mask`` with a real ``mask`` and ``x`` on meta would mix two devices.
 The dispatch mode captures where an operator mixes both (``is_due``, then
-``capture_arguments``): checking the arguments of every call before that would be slow.
+``capture_arguments``): to check the arguments of every call before would be slow.
 Autograd compares the devices of gradients and leaves, so a real leaf that wants a
 gradient is borrowed instead (``borrowed_modules``), and the call is made again. So is a
 call that torch refuses before it reaches any operator (``prepare``).
@@ -309,10 +308,7 @@ class CapturedSparse(NamedTuple):
 
 
 class SparseConstants:
-    """Makes constants of real sparse tensors.
-
-    Without this ``adjacency @ torch.randn(3, 4)`` would fail: torch has no such kernel.
-    """
+    """Makes constants of real sparse tensors: torch has no kernel for both devices."""
 
     def __init__(self, write: Writers) -> None:
         self.registry, self._constants = write.registry, write.constants
