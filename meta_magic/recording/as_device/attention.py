@@ -17,10 +17,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 from torch.nn.functional import scaled_dot_product_attention
 
-from meta_magic.recording.as_device.autocast import (
-    ATTENTION,
-    DeviceAutocast,
-)
+from meta_magic.recording.as_device.autocast import ATTENTION, DeviceAutocast
 from meta_magic.recording.as_device.composites import DeviceComposites
 from meta_magic.recording.as_device.cpu_kernels import adds_batch_to_attention
 from meta_magic.recording.rows.writers import RecordingReplacements, Writers
