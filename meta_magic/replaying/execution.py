@@ -292,7 +292,6 @@ class Execution:
         here: Mapping[int, Fact],
         given: dict[int, dict[int, Fact]],
     ) -> None:
-        """Give facts on storages of a part to the later parts that use these."""
         for storage in here.keys() & part.plan.wanted:
             for importer, number in self._importers[id(part.program), storage]:
                 given.setdefault(id(importer), {})[number] = here[storage]

@@ -105,7 +105,6 @@ class Planner:
         )
 
     def _find_retained(self, calls: Iterable[Call]) -> frozenset[int]:
-        """Return the storages to keep for later replays."""
         if not self._request.keeps:
             return frozenset()
         used = {s for call in calls for s in (*call.inputs, *call.outputs)}
@@ -217,7 +216,6 @@ class Planner:
         return blind, set(missing) - set(blind)
 
     def _find_draws(self) -> Iterable[Draw]:
-        """Return the draws that the plan may need, in order."""
         recorded = self._recorded
         if self._request.modules:
             return recorded.draws

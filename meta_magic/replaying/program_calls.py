@@ -185,13 +185,11 @@ class ProgramCalls:
         return self.constants.get(storage) if is_known else None
 
     def _make_room(self, storages: list[int]) -> None:
-        """Grow the columns for some storages."""
         n_new = max(storages, default=-1) + 1 - len(self.births)
         self.births.extend([NOTHING] * n_new)
         self.nbytes_by_storage.extend([0] * n_new)
 
     def _unread(self, name: str, column: Any) -> Any:
-        """Return the items of a column that were not read yet."""
         start, self._n_by_column[name] = self._n_by_column.get(name, 0), len(column)
         return column[start:]
 
@@ -324,7 +322,6 @@ class ProgramCalls:
         return changed
 
     def _index_rows(self, columns: RowColumns, shared: dict[int, list[int]]) -> None:
-        """Add some calls to the index."""
         births = np.frombuffer(self.births, np.int64)
         sizes = np.frombuffer(self.nbytes_by_storage, np.int64)
         storages, firsts = np.unique(columns.storages, return_index=True)

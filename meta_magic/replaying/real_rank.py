@@ -67,7 +67,6 @@ class RealRank(TorchDispatchMode):
         return returned
 
     def _count(self, tensors: list[Tensor]) -> None:
-        """Count the storages that were not seen before."""
         for tensor in tensors:
             is_fake = tensor.is_meta or type(tensor).__name__ == "FakeTensor"
             if tensor.layout is torch.strided and not is_fake:
@@ -86,7 +85,6 @@ class RealRank(TorchDispatchMode):
         self._live += storage.nbytes()
 
     def _describe(self, kind: str, given: list[Any], returned: Any) -> RealSent:
-        """Return the record of a collective."""
         tensors = list_tensors((given, returned))
         largest = max(tensors, key=lambda tensor: tensor.nbytes)
         group = next(filter(None, map(read_group, given)), None)

@@ -88,7 +88,6 @@ class Streams:
         self.note(draw)
 
     def _advance_skipped(self, number: int) -> None:
-        """Advance a generator by its skipped words."""
         if number in self._skipped:
             advance_generator(*self._skipped.pop(number))
 

@@ -257,7 +257,6 @@ class Verifier:
             yield found
 
     def _find_ends(self) -> dict[int, list[int]]:
-        """Return the storages that are used last by each call."""
         last: dict[int, int] = {}
         for index in range(len(self._recorded)):
             last.update(dict.fromkeys(self._recorded.tensors(index)[1], index))

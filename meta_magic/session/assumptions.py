@@ -168,7 +168,6 @@ class Routing:
         return self._routed.get(storage)
 
     def _follow(self, signature: Signature, read: list[int], made: list[int]) -> None:
-        """Note what one call makes of routed tensors."""
         name = signature.op.rpartition(".")[0]
         routed = self._routed
         if name in CHOICES and signature.inputs[0].shape:
@@ -186,7 +185,6 @@ class Routing:
             routed[storage] = found
 
     def _change(self, name: str, signature: Signature, known: Routed) -> Routed:
-        """Return what is known of an operator's output."""
         if name in SCATTERS:
             written, positions = signature.inputs[:2]
             part = _count(positions) / max(1, _count(written))
@@ -258,7 +256,6 @@ class OtherRanks:
         return next(filter(None, found), None)
 
     def _follow(self, columns: ReplayColumns) -> None:
-        """Follow the calls that were recorded since the last time."""
         held, senders, words = self._sender_by_storage, self._senders, columns.words
         senders += map(find_received, columns.signatures[len(senders) :])
         while self._at < len(words):

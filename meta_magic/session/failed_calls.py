@@ -205,7 +205,6 @@ class CallDescriber:
         return replace(call, operands=(*self._operands,), loading=loading)
 
     def _number(self, tensor: Tensor) -> int:
-        """Return the number of a tensor among the operands."""
         if id(tensor) not in self._numbers:
             self._numbers[id(tensor)] = len(self._operands)
             self._operands.append(self._describe_operand(tensor))
@@ -236,7 +235,6 @@ class CallDescriber:
         self._written = {id(value): text for value, text in pairs}
 
     def _list_arguments(self, function: object, n_given: int | None) -> list[str]:
-        """Return how the code writes the arguments of the call."""
         last = self._sites[-1:]
         return [t for site in last for t in list_arguments(site, function, n_given)]
 
@@ -276,7 +274,6 @@ def _is_of_torch(value: object) -> bool:
 
 
 def _list_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors of a module's state dictionary, by name."""
     tensors = {}
     for fqn, part in walk_modules(module):
         skipped = names_not_persistent(part)

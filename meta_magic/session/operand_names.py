@@ -162,7 +162,6 @@ def walk_parts(site: Site) -> Iterator[ast.expr]:
 
 
 def _walk_tensors(value: object, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Yield a tensor, or the tensors in a list, each with its path."""
     if isinstance(value, Tensor):
         yield path, value
     elif isinstance(value, (list, tuple, dict)) and path.count("[") < MAX_BRACKETS:
@@ -227,7 +226,6 @@ def _read_item(value: object, key: Any) -> Any:
 
 
 def _walk_variables(tensor: Tensor, frame: FrameType) -> Iterator[str]:
-    """Yield the names of a tensor by the variables of a frame."""
     for variables in (read_locals(frame), frame.f_globals):
         named = [(n, v) for n, v in [*variables.items()] if not is_shells(n)]
         yield from (name for name, value in named if value is tensor)

@@ -58,7 +58,6 @@ def is_without_values(value: object) -> bool:
 
 
 def _find_origin_of(value: object) -> tuple[Program, int] | None:
-    """Return the program that made a meta tensor, and its storage there."""
     try:
         if not isinstance(value, Tensor) or not value.is_meta:
             return None

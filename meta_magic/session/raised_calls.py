@@ -420,5 +420,4 @@ def _is_plain(value: object) -> bool:
 
 
 def _list_sizes(module: nn.Module) -> list[tuple[str, torch.Size]]:
-    """Return the names and sizes of all tensors of a module."""
     return [(name, tensor.shape) for name, tensor in name_tensors(module)]

@@ -412,7 +412,6 @@ def _find_read(table: OpTable, given: Given) -> Inputs:
 
 
 def _call_with(table: OpTable, given: Given, real_by_id: Mapping[int, Tensor]) -> Any:
-    """Return the result of an operator, given the values that it reads."""
     args, kwargs, _ = given
     if table.name in (INDEX, SELECT):
         counts = {key: int(mask.count_nonzero()) for key, mask in real_by_id.items()}
@@ -454,7 +453,6 @@ def _call_assumed(
 
 
 def _find_outs(table: OpTable, kwargs: Kwargs) -> list[Tensor]:
-    """Return the tensors of ``out=``."""
     given = [kwargs.get(name) for name in table.written] if table.has_out else []
     return tensors_in(given)
 

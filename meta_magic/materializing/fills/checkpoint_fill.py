@@ -177,7 +177,6 @@ class CheckpointFill:
         return tensor
 
     def _copy(self, view: Tensor, held: Held) -> None:
-        """Copy a tensor of the checkpoint, once where elements share memory."""
         tensor = self._read(held)
         whole = tensor
         for dim, (size, stride) in enumerate(

@@ -387,7 +387,6 @@ class DeviceAttention(RecordingReplacements):
         return self._run(call, device)
 
     def _run(self, call: Attention, device: FusingDevice) -> Any:
-        """Run the kernel that a device chooses, and note it."""
         clock = self._write.clock
         first = clock.now
         kernel, reason = choose(call, device)

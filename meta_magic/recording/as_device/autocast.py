@@ -373,7 +373,6 @@ class DeviceAutocast(RecordingReplacements):
         return leave
 
     def _follow(self) -> None:
-        """Begin to cast if autocast is enabled for a device, else stop."""
         if threading.get_ident() != self._thread:
             return
         self._enabled = {it for it in DEVICES if torch.is_autocast_enabled(it)}

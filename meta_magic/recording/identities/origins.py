@@ -92,7 +92,6 @@ class Origin:
         return self._has_stale(live.on(address), storage)
 
     def _has_stale(self, groups: Sequence[Mapping[int, int]], storage: int) -> bool:
-        """Whether a tensor on a storage was written outside of recordings."""
         known = self._known_by_storage.get(storage)
         if known is None:  # then the recording wrote at most one of them
             n_writes = sorted(max(group.values()) for group in groups)

@@ -219,7 +219,6 @@ class StorageRegistry:
             self.note_size(ref, storage.nbytes())
 
     def _find_ref(self, tensor: Tensor) -> StorageRef | None:
-        """Return the reference to a tensor's storage if it has a number."""
         try:
             address = address_of_storage(storage_under(tensor))
         except (RuntimeError, NotImplementedError, ValueError):  # it has no storage

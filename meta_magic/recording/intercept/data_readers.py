@@ -193,7 +193,6 @@ class ReadStorages(RecordingReplacements):
     def _resize(
         self, plain: Callable[..., Any], storage: UntypedStorage, *args: Any
     ) -> Any:
-        """Resize a storage, and note its bytes."""
         returned = plain(storage, *args)
         self._registry.note_resized(storage)
         return returned
@@ -363,7 +362,6 @@ class Packer:
         return self._pack(*args) if func is pack_padded else self._pad(*args)
 
     def _pack(self, data: Tensor, lengths: Tensor, *rest: Any) -> Any:
-        """Pack sequences, whose lengths must be on the CPU."""
         placement = self._plan.placement_of(lengths) or CPU
         if placement.type not in ("cpu", "meta"):
             kind = str(lengths.type()).rpartition(".")[2].removesuffix("Tensor")

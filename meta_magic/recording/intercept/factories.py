@@ -408,7 +408,6 @@ class Factories:
     def _make_at(
         self, wanted: torch.device, func: Any, args: Args, kwargs: Kwargs
     ) -> Any:
-        """Call a factory, and put its result on a device."""
         plan, before = self._plan, self._plan.wanted
         plan.wanted = wanted
         try:

@@ -180,7 +180,6 @@ class FunctionMode(DeviceContext):
             sites.running = before
 
     def _run(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
-        """Call a function, or its replacement in a recording."""
         if self.watched is not None:
             self.watched.update_read(args, kwargs)
         elif func in REPEATED and args and not (kwargs or self._autocast.is_on):

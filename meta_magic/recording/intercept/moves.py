@@ -138,7 +138,6 @@ class Mover:
         return here if is_torchs else plan.home
 
     def _move(self, tensor: Tensor, placement: torch.device, options: Kwargs) -> Tensor:
-        """Return a tensor on a device; itself if it is there."""
         plan = self.plan
         here = plan.placement_of(tensor)
         home = plan.default or CPU
@@ -183,7 +182,6 @@ class Mover:
         return moved
 
     def _name_type(self, tensor: Tensor, caller: FrameType) -> Any:
-        """Return the name of a tensor's type for its planned device."""
         placement = self.plan.placement_of(tensor)
         if placement is None and (
             caller.f_code is NAMING or gets_reported_device(caller)

@@ -418,7 +418,6 @@ class SharedMemory:
                 self._arrays.remove(array)
 
     def _write_tensor(self, array: SharedArray) -> None:
-        """Record a write to a tensor through its array."""
         registry, sites = self._registry, self._write.sites
         dispatch, before = self.modes[1], sites.running
         self._is_writing, array.content = True, array.read()
@@ -446,7 +445,6 @@ class SharedMemory:
             self.update_arrays([tensor], written=array)
 
     def _write_array(self, array: SharedArray) -> None:
-        """Copy the values of a tensor to the array that shares its memory."""
         with DisableTorchFunction(), DisableTorchDispatch():
             tensor, registry = array.as_planned(), self._registry
             registry.note_deaths()

@@ -293,7 +293,6 @@ class SparseCalls:
         return self._put_on_meta(returned, known, planned)
 
     def _make_real(self, tensor: Tensor, *, reads_all: bool) -> Tensor:
-        """Return a tensor on the CPU with the positions of one on meta."""
         if is_sparse(tensor):
             *positions, values = parts_of(tensor)
             parts = [*map(self._read, positions), make_proxy(values, has_ones=True)]
@@ -302,7 +301,6 @@ class SparseCalls:
         return make_proxy(tensor) if is_number and not reads_all else self._read(tensor)
 
     def _read(self, tensor: Tensor) -> Tensor:
-        """Return a copy of the values of a dense tensor."""
         if not tensor.numel():
             return torch.empty_like(tensor, device="cpu")
         known = find_positions(tensor)
@@ -329,7 +327,6 @@ class SparseCalls:
         return self._build(value, known) if is_built else put_on_meta(value, planned)
 
     def _build(self, real: Tensor, known: Sequence[Known]) -> Tensor:
-        """Return a sparse tensor on meta with the positions of a real one."""
         *positions, values = parts_of(real)
         alike = next((argument for argument in known if argument.has(real)), None)
         if alike is None:

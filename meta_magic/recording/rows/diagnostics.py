@@ -108,7 +108,6 @@ class FlagChanges(Replacements):
                 self.wrap(setter, partial(self._make_setter, name))
 
     def _make_setter(self, name: str, before: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that sets a flag and notes it."""
         read = FLAGS[name].read
 
         def write(*args: Any, **kwargs: Any) -> Any:

@@ -417,7 +417,6 @@ class GeneratorStates(RecordingReplacements):
         return state
 
     def _advance(self, generator: torch.Generator) -> None:
-        """Move a generator to the state that it has after all draws so far."""
         if is_named(generator) or not is_on_cpu(generator):
             return
         if not self._write.draws.settle(generator, self._values.state_at):

@@ -96,7 +96,6 @@ class PlannedCuda(RecordingReplacements):
         self.replace_all(torch.cuda, TYPES)
 
     def _list_replacements(self) -> dict[str, Replacement]:
-        """Return the replacement of each function by its name."""
         plan = self._plan
         n_devices = plan.device_count
         facts: dict[str, Replacement] = {  # what is otherwise on a machine with GPUs
@@ -330,7 +329,6 @@ class PlannedTraining(RecordingReplacements):
         return self._move(parallel.module(*moved, **named), output)
 
     def _move(self, value: Any, placement: torch.device) -> Any:
-        """Return a value with its tensors on a device."""
         plan = self._plan
 
         def move(value: Any) -> Any:

@@ -269,7 +269,6 @@ class BorrowedModules(RecordingReplacements):
         swap_tensor_impl(lazy, twin)
 
     def _borrow_held(self, holder: dict[str, Tensor | None], path: str) -> None:
-        """Borrow the parameters or the buffers of one module."""
         for name, tensor in list(holder.items()):
             if tensor is not None and self._capture.is_from_outside(tensor):
                 self._borrow(tensor, f"{path}.{name}" if path else name)
@@ -282,7 +281,6 @@ class BorrowedModules(RecordingReplacements):
                 self.borrow(parameter)
 
     def _borrow_optimizer(self, optimizer: Any, *_: object) -> None:
-        """Borrow the parameters and the state of an optimizer, before its step."""
         self._borrow_if_due(self._borrow_parameters, optimizer)
         with DisableTorchFunction():
             for parameter in parameters_in(optimizer):
@@ -300,7 +298,6 @@ class BorrowedModules(RecordingReplacements):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Borrow what a method would change, then call the method."""
         self._borrow_if_due(borrow, this)
         return plain(this, *args, **kwargs)
 
