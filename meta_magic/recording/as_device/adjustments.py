@@ -19,7 +19,11 @@ from torch import Tensor
 from torch.nn.functional import layer_norm, linear
 from torch.nn.parameter import Parameter
 
-from meta_magic.recording.as_device.cpu_kernels import ask_cpu, enlarge_storage
+from meta_magic.recording.as_device.cpu_kernels import (
+    ask_cpu,
+    describe,
+    enlarge_storage,
+)
 from meta_magic.torch_private.distributed import make_finished_work
 from meta_magic.torch_private.tensor_internals import suggest_memory_format
 
@@ -152,8 +156,7 @@ def keep_statistics(
         float32; the CPU keeps the dtype of the parameters, and nothing for a batch
         norm that does not train.
     """
-    is_training = next((v for v in arguments if isinstance(v, bool)), True)
-    if not is_training:
+    if not next((v for v in arguments if isinstance(v, bool)), True):  # no training
         return drop_statistics(returned, a, *arguments)
     dtype = find_dtype(a, arguments)
     output, mean, deviation, *rest = returned
@@ -224,12 +227,7 @@ def make_workspace(returned: tuple[Tensor | None, ...], *args: Any) -> Any:
         return returned
     if not torch.is_grad_enabled():
         return (*outputs, None)
-    metadata = tuple(
-        (value.shape, value.stride(), value.dtype)
-        if isinstance(value, Tensor)
-        else str(value)
-        for value in args
-    )
+    metadata = describe(args)
     if metadata not in workspaces:
         layer = torch.ops.aten.mkldnn_rnn_layer.default
         asked = ask_cpu(layer, args, {}, wants_gradients=True)
@@ -286,8 +284,7 @@ def lay_out_norm(
     if not norm.is_meta:
         return returned
     dtype = torch.promote_types(g.dtype, torch.float32)
-    where = g.shape, g.stride()
-    return weight, torch.empty_strided(*where, dtype=dtype, device="meta")
+    return weight, torch.empty_strided(g.shape, g.stride(), dtype=dtype, device="meta")
 
 
 def mask_gradients(
@@ -304,16 +301,6 @@ def mask_gradients(
     return tuple(t if m else None for t, m in zip(returned, mask, strict=True))
 
 
-SCATTERS: Final = (
-    "aten.slice_scatter.default",
-    "aten.select_scatter.default",
-    "aten.diagonal_scatter.default",
-)
-
-KAISER: Final = tuple(
-    f"aten.kaiser_window.{n}" for n in ("default", "periodic", "beta")
-)
-
 ON_CPU: Final[Mapping[str, Callable[..., Any]]] = {
     "aten.convolution.default": lay_out_image,
     "aten.native_layer_norm.default": keep_statistics,
@@ -328,7 +315,9 @@ ON_CPU: Final[Mapping[str, Callable[..., Any]]] = {
     "aten.smooth_l1_loss_backward.default": cast_loss_gradient,
     "aten.soft_margin_loss.default": keep_entropies,
     "aten.soft_margin_loss_backward.default": cast_loss_gradient,
-    **dict.fromkeys(SCATTERS, copy_storage),
+    "aten.slice_scatter.default": copy_storage,
+    "aten.select_scatter.default": copy_storage,
+    "aten.diagonal_scatter.default": copy_storage,
     "aten.mkldnn_rnn_layer.default": make_workspace,
     "aten.mkldnn_rnn_layer_backward.default": separate_biases,
     "aten.native_batch_norm.default": keep_statistics,
@@ -339,7 +328,9 @@ ON_CPU: Final[Mapping[str, Callable[..., Any]]] = {
     "aten.native_batch_norm_backward.default": mask_gradients,
     "aten.batch_norm_backward.default": mask_gradients,
     "aten._weight_norm_interface.default": lay_out_norm,
-    **dict.fromkeys(KAISER, keep_last_of_window),
+    "aten.kaiser_window.default": keep_last_of_window,
+    "aten.kaiser_window.periodic": keep_last_of_window,
+    "aten.kaiser_window.beta": keep_last_of_window,
     "aten._native_multi_head_attention.default": attend,
     "aten._transformer_encoder_layer_fwd.default": encode,
 }

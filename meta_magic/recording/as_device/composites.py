@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.nn.parameter import Parameter
 
 from meta_magic.errors import MissingValueError
 from meta_magic.recording.as_device.cpu_kernels import find_refusal_of_pooling
@@ -54,9 +55,8 @@ UNCOUNTED: Final = (
 
 def multiply(note: NoteCaveat, a: Tensor, **given: Any) -> Any:
     """Return the product of all elements."""
-    return _differentiate(
-        partial(_Product.apply, note), aten.prod.default, a, (), given
-    )
+    apply = partial(_Product.apply, note)
+    return _differentiate(apply, aten.prod.default, a, (), given)
 
 
 def multiply_along(
@@ -67,22 +67,17 @@ def multiply_along(
     **given: Any,
 ) -> Any:
     """Return products of the elements along a dimension."""
-    where = dim, keepdim
-    return _differentiate(
-        partial(_Products.apply, note), aten.prod.dim_int, a, where, given
-    )
+    apply = partial(_Products.apply, note)
+    return _differentiate(apply, aten.prod.dim_int, a, (dim, keepdim), given)
 
 
 def _differentiate(
     apply: Any, operator: Any, a: Tensor, where: Any, given: dict[str, Any]
 ) -> Any:
-    is_plain = functorch_interpreter() is None and type(a) in (
-        Tensor,
-        torch.nn.Parameter,
-    )
-    if not (needs_gradient(a) and is_plain and a.ndim):
-        return NotImplemented
-    if forward_ad.unpack_dual(a).tangent is not None:
+    is_plain = functorch_interpreter() is None and type(a) in {Tensor, Parameter}
+    if not (needs_gradient(a) and is_plain and a.ndim) or (
+        forward_ad.unpack_dual(a).tangent is not None
+    ):
         return NotImplemented
     return apply(operator, a, where, given)
 
@@ -162,29 +157,26 @@ def needs_gradient(a: Tensor) -> bool:
     return torch.is_grad_enabled() and a.requires_grad
 
 
-def svdvals(_: object, a: Tensor, *, driver: str | None = None) -> Tensor:
+def svdvals(_: object, a: Tensor, *, driver: str | None = None) -> Any:
     """Return singular values; compute vectors only if a gradient needs them.
 
     Source:
         ``linalg_svdvals`` and ``linalg_eigvalsh`` in ``BatchLinearAlgebra.cpp`` of
         torch 2.13: under a mode it always computes them.
     """
-    values: Tensor = singular_values(
+    return singular_values(
         a, full_matrices=False, compute_uv=needs_gradient(a), driver=driver
     )[1]
-    return values
 
 
-def eigvalsh(_: object, a: Tensor, UPLO: str = "L") -> Tensor:  # noqa: N803  the schema's
+def eigvalsh(_: object, a: Tensor, UPLO: str = "L") -> Any:  # noqa: N803  the schema's
     """Return eigenvalues. Source: as above."""
-    values: Tensor = symmetric_eigenvalues(a, UPLO, compute_v=needs_gradient(a))[0]
-    return values
+    return symmetric_eigenvalues(a, UPLO, compute_v=needs_gradient(a))[0]
 
 
-def eigvals(_: object, a: Tensor) -> Tensor:
+def eigvals(_: object, a: Tensor) -> Any:
     """Return eigenvalues. Source: as above."""
-    values: Tensor = aten.linalg_eig(a)[0] if needs_gradient(a) else eigenvalues(a)
-    return values
+    return aten.linalg_eig(a)[0] if needs_gradient(a) else eigenvalues(a)
 
 
 def matrix_rank(overload: str, _: object, *args: Any, out: Tensor, **given: Any) -> Any:
@@ -201,16 +193,10 @@ def matrix_rank(overload: str, _: object, *args: Any, out: Tensor, **given: Any)
 
 
 RANKS: Final[Mapping[str, Callable[..., Any]]] = {
-    f"linalg_matrix_rank.{overload}": partial(matrix_rank, overload)
-    for overload in (
-        "out",
-        "out_tol_tensor",
-        "atol_rtol_float_out",
-        "atol_rtol_tensor_out",
-    )
+    f"linalg_matrix_rank.{name}": partial(matrix_rank, name)
+    for name in ("out", "out_tol_tensor", "atol_rtol_float_out", "atol_rtol_tensor_out")
 }
 """By the operator's name."""
-
 
 COMPOSITE: Final = DispatchKey.CompositeImplicitAutograd
 MEAN: Final = 1
@@ -368,9 +354,8 @@ def max_pool1d(_: Keep, a: Tensor, *args: Any, **given: Any) -> Any:
     refusal = find_refusal_of_pooling(a.dtype)
     if refusal is not None:
         raise NotImplementedError(refusal)
-    return run_kernel(
-        aten.max_pool1d.default, COMPOSITE, (a, *args), given
-    ).contiguous()
+    made = run_kernel(aten.max_pool1d.default, COMPOSITE, (a, *args), given)
+    return made.contiguous()
 
 
 ON_CPU: Final[Mapping[str, Callable[..., Any]]] = {
@@ -498,9 +483,6 @@ def key_of(operator: Any, kernels: str) -> DispatchKey:
     return DispatchKey.Autograd if is_fused or name in DIFFERENTIATED else COMPOSITE
 
 
-TABLES: Final = {"cpu": ON_CPU, "cuda": ON_CUDA}
-
-
 class DeviceComposites(RecordingReplacements):
     """Makes composite operators on meta run as on a device, within the block."""
 
@@ -527,7 +509,7 @@ class DeviceComposites(RecordingReplacements):
         """Run a composite operator."""
         name = name_of(operator)
         kernels = self._plan.kernels_of(args)
-        make = TABLES.get(kernels, {}).get(name)
+        make = {"cpu": ON_CPU, "cuda": ON_CUDA}.get(kernels, {}).get(name)
         sizes = args[1] if name in PACKED_RECURRENT else None  # batch sizes are real
         returned: Any = NotImplemented
         if make is not None and all(t.is_meta or t is sizes for t in tensors_in(args)):

@@ -247,8 +247,7 @@ def list_operators(call: Callable[[torch.Tensor], object]) -> list[str]:
 @cache
 def fills_with_numbers() -> bool:
     """Whether ``x[i] = 1.0`` writes the number, or makes a tensor of it first."""
-    names = list_operators(lambda zero: zero.__setitem__(0, 1.0))
-    return "aten.fill_.Scalar" in names
+    return "aten.fill_.Scalar" in list_operators(lambda zero: zero.__setitem__(0, 1.0))
 
 
 @cache
@@ -305,12 +304,9 @@ known_alike: set[object] = set()
 
 def match_cpu_if_needed(func: Any, given: Given, returned: Any) -> Any:
     """Return a result on meta with the strides of the CPU, if they may differ."""
-    for _, seen in given.inputs:
-        if not seen[2].is_in_rows:
-            break
-    else:
-        if all(tensor.numel() for tensor in tensors_in(returned)):
-            return returned
+    is_in_rows = all(seen[2].is_in_rows for _, seen in given.inputs)
+    if is_in_rows and all(tensor.numel() for tensor in tensors_in(returned)):
+        return returned
     return match_cpu_strides(func, given.args, given.kwargs, returned)
 
 

@@ -11,7 +11,6 @@ of torch sees (``DataSources``). ``torch.load`` asks for the device of each stor
 
 import contextlib
 import inspect
-import os
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -173,7 +172,8 @@ class Saver:
         """Call a function that writes a scripted module, with real tensors in it."""
         if any(map(is_on_meta, find_constants(module))):
             raise MissingValueError(FROZEN)
-        held = list(find_held(module))
+        parts = chain.from_iterable(map(list_script_tensors, module.modules()))
+        held = [part for part in parts if is_on_meta(part[2])]
         tensors = [tensor for *_, tensor in held]
         reals = self.compute(tensors)
         try:
@@ -297,14 +297,6 @@ def find_constants(module: Any) -> Iterator[Tensor]:
     for node in graph.findAllNodes(CONSTANT):
         if node.hasAttribute("value") and node.kindOf("value") == "t":
             yield node.t("value")
-
-
-def find_held(module: torch.jit.ScriptModule) -> Iterator[tuple[Any, str, Tensor]]:
-    """Yield owner, name and tensor of what is on meta in a scripted module."""
-    for part in module.modules():
-        for owner, name, tensor in list_script_tensors(part):
-            if is_on_meta(tensor):
-                yield owner, name, tensor
 
 
 SCRIPTED: Final[Any] = torch.jit.RecursiveScriptModule  # type: ignore[attr-defined]  # not in its __all__
@@ -468,10 +460,9 @@ class Loader:
 
 def is_too_large(file: object) -> bool:
     """Whether a file is larger than the free memory."""
-    path = Path(file) if isinstance(file, (str, os.PathLike)) else None
-    if path is None or not path.exists():
+    if not isinstance(file, (str, PathLike)) or not Path(file).exists():
         return False
-    return path.stat().st_size > psutil.virtual_memory().available
+    return Path(file).stat().st_size > psutil.virtual_memory().available
 
 
 def find_tensors(value: object) -> Iterator[tuple[Tensor, bool]]:

@@ -348,13 +348,10 @@ def describe_columns(
     fqn_by_module = dict(zip(found, columns.fqns, strict=True))
     for index, fqn in columns.shared.items():
         fqn_by_module[found[index]] = fqn
-    at = [*enumerate(columns.modules)]
-    if columns.shared:
-        at = [pair for pair in at if pair[0] not in columns.shared]
+    at = [pair for pair in enumerate(columns.modules) if pair[0] not in columns.shared]
     with DisableTorchFunction():
-        settings = [
-            *map(ModuleSettings(may_ask=calls is not None).read, columns.modules)
-        ]
+        read = ModuleSettings(may_ask=calls is not None).read
+        settings = [*map(read, columns.modules)]
         held = HeldTensors(registry, at)
         called = [(calls or {}).get(number, NO_CALLS) for number in found]
         node_fields = make_columns(columns, settings, called, held)
@@ -438,9 +435,7 @@ def find_roots(live: list[nn.Module]) -> list[nn.Module]:
         below_ids = set(map(id, below))
         held |= below_ids
         below_ids -= expanded
-        fresh = (
-            [module for module in below if id(module) in below_ids] if below_ids else []
-        )
+        fresh = [module for module in below if id(module) in below_ids]
         expanded |= below_ids
     return [m for m in live if id(m) not in held and is_made(m)]
 
