@@ -210,14 +210,11 @@ def list_own_and_nested(
     seen.add(id(module.__dict__))
     for name, value in list(module.__dict__.items()):
         kind = type(value)
-        if (
-            kind not in PLAIN
-            and name not in BOOKKEEPING
-            and not issubclass(kind, Tensor)
-        ):
-            for path, found in walk(value, name, seen):
-                if isinstance(found, Tensor):
-                    yield path, "attribute", found
+        if kind in PLAIN or name in BOOKKEEPING or issubclass(kind, Tensor):
+            continue
+        for path, found in walk(value, name, seen):
+            if isinstance(found, Tensor):
+                yield path, "attribute", found
 
 
 def walk(
@@ -240,9 +237,7 @@ def walk(
             seen.add(id(value))
             kept.append(value)
             held = list_held(value, kind)
-            queue += (
-                (path + step, one) for step, one in held if type(one) not in PLAIN
-            )
+            queue += ((path + at, one) for at, one in held if type(one) not in PLAIN)
 
 
 def list_held(value: Any, kind: type) -> Iterator[tuple[str, object]]:
@@ -361,8 +356,7 @@ def address_of(tensor: Tensor) -> int:
     tensor = next(iter(list_parts(tensor)), tensor)
     if tensor.layout is not torch.strided or tensor.is_nested:
         return id(tensor)
-    address: int = address_of_storage(tensor.untyped_storage())
-    return address
+    return int(address_of_storage(tensor.untyped_storage()))
 
 
 def check_makeable(item: Held) -> None:
@@ -384,8 +378,8 @@ def describe_obstacle(tensor: Tensor) -> str:
     if tensor.layout is not torch.strided or tensor.is_nested:
         layout = "nested" if tensor.is_nested else layout
         return f"its layout is {layout}, which torch cannot make from meta"
-    own = kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
-    if own and not is_wrapper(tensor):
+    is_own = kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
+    if is_own and not is_wrapper(tensor):
         return f"it is a {kind.__name__}, and only that class knows its parts"
     if tensor.is_quantized:
         return f"it is quantized ({tensor.dtype}), which torch cannot make from meta"
@@ -396,7 +390,6 @@ def choose_dtype(target: Target, dtype: torch.dtype | None) -> torch.dtype | Non
     """Return the dtype that a target is cast to, or None."""
     known = {tensor.dtype for tensor in target.tensors}
     wrapped = [h for h in target.held if is_wrapper(h.tensor)]
-    first = target.held[0].tensor.dtype
     can_cast = any(d.is_floating_point or d.is_complex for d in known)
     if dtype is None or not can_cast or known == {dtype}:
         return None
@@ -412,7 +405,8 @@ def choose_dtype(target: Target, dtype: torch.dtype | None) -> torch.dtype | Non
             f"{', '.join(h.name for h in target.held)} read one storage as "
             f"{', '.join(map(str, known))}. Leave out dtype="
         )
-    return dtype.to_complex() if first.is_complex and not dtype.is_complex else dtype
+    is_complex = target.held[0].tensor.is_complex()
+    return dtype.to_complex() if is_complex and not dtype.is_complex else dtype
 
 
 def write_path(modules: Mapping[str, nn.Module], name: str, fqn: str) -> str:

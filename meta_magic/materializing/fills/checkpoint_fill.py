@@ -26,7 +26,6 @@ from meta_magic.materializing.fills.protocol import (
     TensorPart,
 )
 from meta_magic.materializing.fills.replay_fill import ReplayFill
-from meta_magic.materializing.forecast import Forecast
 from meta_magic.materializing.targets import Held, Target
 from meta_magic.replaying.call_runner import allocate, make_view
 from meta_magic.torch_private.distributed import list_chunks, local_of
@@ -58,30 +57,16 @@ class CheckpointFill:
         match_names(task.held, entries)
         self.targets = task.targets
         self._entries = entries
-        self._loaded = [
-            target
-            for target in task.targets
-            if any(held.name in entries for held in target.held)
-        ]
-        self._rest = self._plan_rest(task)
+        named = [t for t in task.targets if any(h.name in entries for h in t.held)]
+        self._loaded = named
+        self._rest = rest = self._plan_rest(task)
+        self.forecast, self.finish = rest.forecast, rest.finish
+        self.n_operators = rest.n_operators
 
     @property
     def n_work(self) -> int:
         """Bytes to be loaded, and the work of the rest."""
         return self._rest.n_work + sum(target.nbytes for target in self._loaded)
-
-    def forecast(self) -> Forecast:
-        """Return what is replayed for the rest."""
-        return self._rest.forecast()
-
-    @property
-    def n_operators(self) -> int:
-        """Recorded calls that run again for the rest."""
-        return self._rest.n_operators
-
-    def finish(self) -> Sequence[str]:
-        """Finish the rest."""
-        return self._rest.finish()
 
     def filled_by(self, target: Target, tensor: Tensor, /) -> str:
         """Return what fills a tensor: ``checkpoint``, or what fills the rest."""
@@ -133,9 +118,8 @@ class CheckpointFill:
     def _is_loaded(self, target: Target, tensor: Tensor) -> bool:
         """Whether the checkpoint has a tensor, or one whose memory includes it."""
         loaded = (h.tensor for h in target.held if h.name in self._entries)
-        return any(
-            one is tensor or covers(local_of(one), local_of(tensor)) for one in loaded
-        )
+        own = local_of(tensor)
+        return any(one is tensor or covers(local_of(one), own) for one in loaded)
 
     def _load(self, target: Target, filled: Content | None) -> Content:
         """Return the checkpoint's content for a target, over the replayed content."""
@@ -158,8 +142,8 @@ class CheckpointFill:
             else allocate(target.nbytes, target.device)
         )
         for held in named:
-            own = local_of(held.tensor)
-            self._copy(make_view(storage, target.geometry_of(own)), held)
+            geometry = target.geometry_of(local_of(held.tensor))
+            self._copy(make_view(storage, geometry), held)
         return storage
 
     def _read(self, held: Held) -> Tensor:
@@ -169,19 +153,16 @@ class CheckpointFill:
         except (RuntimeError, OSError, ValueError, KeyError) as error:
             raise unreadable(entry.source, error) from error
         if tensor.shape != local_of(held.tensor).shape:
-            name = held.name
             raise MaterializeError(
-                f"{entry.source} has {name!r} as packed {tensor.dtype}, which torch "
-                "does not unpack"
+                f"{entry.source} has {held.name!r} as packed {tensor.dtype}, which "
+                "torch does not unpack"
             )
         return tensor
 
     def _copy(self, view: Tensor, held: Held) -> None:
-        tensor = self._read(held)
-        whole = tensor
-        for dim, (size, stride) in enumerate(
-            zip(view.shape, view.stride(), strict=True)
-        ):
+        whole = tensor = self._read(held)
+        sizes = zip(view.shape, view.stride(), strict=True)
+        for dim, (size, stride) in enumerate(sizes):
             if stride == 0 and size > 1:
                 view, tensor = view.narrow(dim, 0, 1), tensor.narrow(dim, 0, 1)
         if tensor is not whole and not torch.equal(tensor.expand_as(whole), whole):
@@ -412,10 +393,8 @@ def read_mapping(source: object, what: str) -> dict[str, CheckpointEntry]:
             )
         if problem:
             raise MaterializeError(f"{what} holds {problem}")
-        load = partial(load_of_mapping, tensor)
-        entries[str(name)] = CheckpointEntry(
-            source=what, shape=tuple(tensor.shape), load=load
-        )
+        shape, load = tuple(tensor.shape), partial(load_of_mapping, tensor)
+        entries[str(name)] = CheckpointEntry(source=what, shape=shape, load=load)
     return entries
 
 

@@ -153,10 +153,9 @@ def read_sparse(
 
     def read(value: Any, *, is_position: bool) -> Any:
         dtype = None if is_position else kwargs.get("dtype")
-        is_tensor = isinstance(value, Tensor)
-        return (
-            value if is_tensor else make((value,), {"dtype": dtype, "device": device})
-        )
+        if isinstance(value, Tensor):
+            return value
+        return make((value,), {"dtype": dtype, "device": device})
 
     given = [
         read(value, is_position=index < n_positions)
@@ -345,14 +344,12 @@ class Factories:
         plan = self._plan
         placement = plan.placement_of(made) or META
 
-        def make(value: Any) -> torch.Tensor:
+        def make(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
                 tensor = value.detach()
                 is_there = plan.placement_of(tensor) in (placement, None)
                 options = {"dtype": made.dtype, "device": META, "copy": not is_there}
-                moved: torch.Tensor
-                moved = self._make_at(placement, torch.Tensor.to, (tensor,), options)
-                return moved
+                return self._make_at(placement, torch.Tensor.to, (tensor,), options)
             number = torch.tensor([value], dtype=made.dtype, device=META)
             self._constants.note_values(number, torch.tensor, ([value],), {})
             plan.set_placements([number], placement)
@@ -364,10 +361,9 @@ class Factories:
         """Call a factory that was given no device."""
         if func in FROM_NUMPY:
             self._check_float64(func, args, kwargs)
-        is_constructor = func in self._constructors and "out" not in kwargs
-        if func is torch.normal and tensors_in(args, kwargs):
-            is_constructor = False  # given tensors it takes no device
-        if not is_constructor or caller.f_code.co_filename in REAL_FACTORY_FILES:
+        takes_device = func in self._constructors and "out" not in kwargs
+        takes_device &= func is not torch.normal or not tensors_in(args, kwargs)
+        if not takes_device or caller.f_code.co_filename in REAL_FACTORY_FILES:
             return func(*args, **kwargs)
         if self._plan.default is None:
             return func(*args, **{**kwargs, "device": META})

@@ -10,7 +10,7 @@ CPU's own operator runs, and its error is raised. Read :meth:`ValueChecks.check`
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf, prod
 from sys import maxsize
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -237,16 +237,9 @@ Evaluate: TypeAlias = Callable[[int, Geometry], Tensor]
 """Returns the values of a tensor on a storage; raises if that takes too much."""
 
 
-class CheckedOperand(NamedTuple):
-    """An operand: its storage, its geometry, and its allowed values."""
-
-    storage: int
-    geometry: Geometry
-    allowed: Allowed
-
-
-State: TypeAlias = tuple[CheckedOperand, int | None]
-"""An operand, and the row that last wrote its storage, or made it."""
+State: TypeAlias = tuple[int, Geometry, Allowed, int | None]
+"""An operand's storage and geometry, its allowed values, and the row that last wrote
+or made the storage."""
 
 
 class ValueChecks:
@@ -279,9 +272,9 @@ class ValueChecks:
             geometry = entry.signature.inputs[allowed.position]
             if geometry.device != META:  # the operator reads a real tensor itself
                 continue
-            operand = CheckedOperand(storage, geometry, allowed)
             last_write = self._known.row_by_storage.get(storage)
-            real = self._find_wrong((operand, last_write), str(func))
+            state = storage, geometry, allowed, last_write
+            real = self._find_wrong(state, str(func))
             if real is None:
                 continue
             real_by_id = self._find_constants(entry, words, args, kwargs)
@@ -308,7 +301,7 @@ class ValueChecks:
 
     def _find_wrong(self, state: State, name: str) -> Tensor | None:
         """Return the values of an operand if some are out of range."""
-        storage, geometry, allowed = state[0]
+        storage, geometry, allowed, _ = state
         if state in self._right or 0 in geometry.shape:
             return None
         real, bounds = self._known.find_constant(storage, geometry), None
@@ -345,7 +338,7 @@ class ValueChecks:
 
     def _settle(self, state: State, real: Tensor | None) -> Tensor | None:
         """Return values that are out of range; remember those that are in range."""
-        if real is not None and not is_allowed(real, state[0].allowed):
+        if real is not None and not is_allowed(real, state[2]):
             return real
         if len(self._right) >= MAX_RIGHT:
             self._right.clear()
@@ -359,12 +352,9 @@ class ValueChecks:
         found = {}
         pairs = zip(tensors_in(args, kwargs), entry.signature.inputs, strict=True)
         for position, (tensor, geometry) in enumerate(pairs):
-            number = words[HEADER + position]
-            storage = self._registry.storage_by_tensor[number]
-            real = (
-                self._known.find_constant(storage, geometry) if tensor.is_meta else None
-            )
-            if real is not None:
+            storage = self._registry.storage_by_tensor[words[HEADER + position]]
+            real = self._known.find_constant(storage, geometry)
+            if real is not None and tensor.is_meta:
                 found[id(tensor)] = real
         return found
 
