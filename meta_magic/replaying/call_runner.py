@@ -120,7 +120,8 @@ class ReplayMemory:
             self.add(storage, tensor)
             return False
         real = tensor.untyped_storage()
-        address = address_of_storage(real)
+        strided = (other for other in inputs if other.layout is torch.strided)
+        others = {address_of_storage(other.untyped_storage()) for other in strided}
         is_own = (
             type(tensor) in PLAIN
             and tensor.stride() == geometry.stride
@@ -128,12 +129,7 @@ class ReplayMemory:
             and real.nbytes() == (self._sizes[storage] or span_nbytes(geometry))
             and tensor.is_conj() == geometry.is_conj
             and tensor.is_neg() == geometry.is_neg
-            and address
-            not in [
-                address_of_storage(other.untyped_storage())
-                for other in inputs
-                if other.layout is torch.strided
-            ]
+            and address_of_storage(real) not in others
         )
         if is_own:
             self.add(storage, real)
@@ -341,9 +337,8 @@ class CallRunner:
                 f"{self._recorded.describe(call)} returned {len(outputs)} tensors on "
                 f"{self.device}, where {len(call.outputs)} were recorded"
             )
-        for storage, geometry, tensor in zip(
-            call.outputs, call.signature.outputs, outputs, strict=True
-        ):
+        made = zip(call.outputs, call.signature.outputs, outputs, strict=True)
+        for storage, geometry, tensor in made:
             is_needed = storage not in unneeded
             if storage in self.memory or not (is_needed or storage in retained):
                 continue

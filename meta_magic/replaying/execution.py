@@ -54,12 +54,8 @@ class ProgramReplay(CallRunner):
     ) -> None:
         program = self.program = recorded.program
         self.plan: Plan = plan_replay(recorded, request, device)
-        self.imports = [
-            imported
-            for imported in program.imports
-            if imported.storage in self.plan.given
-            and imported.storage not in self.plan.recorded.constants
-        ]
+        given = self.plan.given - recorded.constants.keys()
+        self.imports = [i for i in program.imports if i.storage in given]
         draws = [step.draw for step in self.plan.steps if step.draw is not None]
         streams = Streams(program.randomness, draws, self.plan.sources, device)
         streams.use_kept(recorded.kept, keeps=request.keeps)
@@ -170,9 +166,7 @@ class ProgramReplay(CallRunner):
             return
         storages = {s: allocate(sizes[s], device) for s in call.inputs}
         pairs = zip(call.inputs, call.signature.inputs, strict=True)
-        scratch = [
-            make_view(storages[storage], geometry) for storage, geometry in pairs
-        ]
+        scratch = [make_view(storages[s], geometry) for s, geometry in pairs]
         if call.operator.draws_by_shape:
             for tensor in scratch:
                 tensor.fill_(1)  # valid as a probability, mean, deviation and weight

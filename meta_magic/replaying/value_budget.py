@@ -88,9 +88,8 @@ def _free_in_container() -> list[int]:
     for folder, limit, used in CONTROL_GROUPS:
         try:
             n_limit, n_used = (int((folder / f).read_text()) for f in (limit, used))
-            stat = dict(
-                map(str.split, (folder / "memory.stat").read_text().splitlines())
-            )
+            lines = (folder / "memory.stat").read_text().splitlines()
+            stat = dict(map(str.split, lines))
         except (OSError, ValueError):  # no such file, or the limit is "max"
             continue
         return [n_limit - n_used + int(stat.get("inactive_file", 0))]

@@ -6,10 +6,9 @@ on the CPU would give it, so that the user's next draw is the CPU's.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, repeat
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -90,8 +89,7 @@ FUSED: Final = RECURRENT | {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Share:
+class Share(NamedTuple):
     """What one recording contributes."""
 
     located: Located
@@ -116,11 +114,9 @@ class ReplayFill:
     )
 
     def __init__(self, task: Task, *, rest: Sequence[Target] | None = None) -> None:
+        self._moves_generator = rest is None and task.device.type == "cpu"
         if rest is None:
             rest = [*task.targets, *group_targets(find_redrawn(task.held), None)]
-            self._moves_generator = task.device.type == "cpu"
-        else:
-            self._moves_generator = False
         self.targets = rest
         self._device = task.device
         self._uncounted = [
@@ -231,17 +227,10 @@ def plan_shares(
             groups, at_end = locate_constructed(targets, task.program, read, late)
         shares = []
         for located in groups.values():
-            replay = plan_execution(
-                located, modules, task, read, goes_on=moves_generator
-            )
+            goes_on = moves_generator
+            replay = plan_execution(located, modules, task, read, goes_on=goes_on)
             is_asked = task.state == "current" or located.until is not None
-            shares.append(
-                Share(
-                    located=located,
-                    replay=replay,
-                    moves_generator=moves_generator and is_asked,
-                )
-            )
+            shares.append(Share(located, replay, moves_generator and is_asked))
         used = find_used(share for share in shares if share.located.until is not None)
         if not used:
             names = format_names([target.name for target in at_end])
@@ -267,9 +256,8 @@ def plan_execution(
     try:
         return Execution(program, request, task.device, read)
     except ReplayError as error:
-        raise describe_error(
-            error, find_unreplayable(located, task.device, read)
-        ) from error
+        target = find_unreplayable(located, task.device, read)
+        raise describe_error(error, target) from error
 
 
 def find_used(shares: Iterable[Share]) -> set[Target]:

@@ -147,6 +147,7 @@ def find_obstacle(call: Attention, device: FusingDevice) -> str:
     q, k, v = call.tensors
     if not all(t.ndim == BATCHED for t in call.tensors):
         return f"query, key and value have {q.ndim} dimensions, not {BATCHED}"
+    is_on_cpu = device == "cpu"
     obstacles = {
         f"{q.dtype} has no fused kernel": q.dtype not in DTYPES[device],
         "query, key and value differ in dtype": not q.dtype == k.dtype == v.dtype,
@@ -155,12 +156,9 @@ def find_obstacle(call: Attention, device: FusingDevice) -> str:
         "elements of a head are apart": any(t.stride(-1) != 1 for t in call.tensors),
         "they differ in heads": not call.has_fitting_heads(),
         "the mask requires grad": call.mask is not None and call.mask.requires_grad,
+        "their heads differ in size": is_on_cpu and not call.has_equal_sizes(),
+        "the mask is of an unusual shape": is_on_cpu and not call.has_fitting_mask(),
     }
-    if device == "cpu":
-        obstacles |= {
-            "their heads differ in size": not call.has_equal_sizes(),
-            "the mask is of an unusual shape": not call.has_fitting_mask(),
-        }
     return next((text for text, is_so in obstacles.items() if is_so), "")
 
 

@@ -182,8 +182,7 @@ def request_float32(name: str, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs
     names = [a.name for a in schema_of(find_operator(name)).arguments]
     index = names.index("dtype")
     if len(args) <= index:
-        dtype = kwargs.get("dtype") or torch.float32
-        return args, {**kwargs, "dtype": dtype}
+        return args, {**kwargs, "dtype": kwargs.get("dtype") or torch.float32}
     return (*args[:index], args[index] or torch.float32, *args[index + 1 :]), kwargs
 
 

@@ -267,9 +267,8 @@ class CallSites:
         """Return the call site of a backward operator without a forward one."""
         frame = self.frame or sys._getframe(2)
         position, line, flags, _ = self.walk(frame, None, (0, 0))
-        return self._intern(
-            CallSiteKey(self.function, position, line, flags | BACKWARD)
-        )
+        key = CallSiteKey(self.function, position, line, flags | BACKWARD)
+        return self._intern(key)
 
     def _locate(
         self,
@@ -295,10 +294,8 @@ class CallSites:
         backward = self._backward_by_key.get(key)
         if backward is None:
             forward = self._keys[forward_site - 1]
-            backward = self._intern(
-                forward._replace(function=self.function, flags=BACKWARD)
-            )
-            self._backward_by_key[key] = backward
+            own = forward._replace(function=self.function, flags=BACKWARD)
+            backward = self._backward_by_key[key] = self._intern(own)
         return backward
 
     def current_line(self) -> int | None:
