@@ -150,9 +150,7 @@ class MaterializeReport:
         ]
         for filled_by in dict.fromkeys((*FIRST, *others, KEPT)):
             lines += self._list(filled_by)
-        ties = [
-            t.name for t in made if t.tied_to is not None and t.kind not in COMPANIONS
-        ]
+        ties = [t.name for t in made if t.tied_to and t.kind not in COMPANIONS]
         if ties:
             lines.append(f"  ties kept: {format_names(ties)}")
         if self.uninitialized:

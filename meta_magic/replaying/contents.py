@@ -237,9 +237,8 @@ class RawTracker:
         whole = RawMemory(0, is_written=True)
         pairs = zip(call.inputs, call.signature.inputs, strict=True)
         _, chosen, other = [raw.get(s, whole).find_written(g) for s, g in pairs]
-        which = torch.where(
-            condition, torch.from_numpy(chosen), torch.from_numpy(other)
-        )
+        here, there = map(torch.from_numpy, (chosen, other))
+        which = torch.where(condition, here, there)
         if not which.all():
             raw[storage] = RawMemory(self._plan.recorded.nbytes_by_storage[storage])
             raw[storage].write_some(made, which.numpy())

@@ -144,9 +144,7 @@ class Planner:
                 if not born.isdisjoint(memory):
                     memory -= born
                     self._kinds.setdefault(index, StepKind.ALLOCATE)
-                queue.add(
-                    births[s] for s in memory.intersection(storages) if births[s] >= 0
-                )
+                queue.add(births[s] for s in memory & {*storages} if births[s] >= 0)
         self._given, self._blank = contents, memory - contents
 
     def _include(

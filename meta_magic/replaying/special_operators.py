@@ -83,9 +83,8 @@ def make_operator(signature: Signature) -> Operator:
         return READ_BY_ARGUMENTS[signature.op](signature)
     if signature.op in DEVICE_BY_KERNEL:
         return AttentionOperator(signature)
-    if signature.op in NORMS and not HALVES.isdisjoint(
-        g.dtype for g in signature.inputs
-    ):
+    inputs = signature.inputs
+    if signature.op in NORMS and not HALVES.isdisjoint(g.dtype for g in inputs):
         is_backward = "_backward." in signature.op
         wanted = () if is_backward else signature.outputs
         function = find_function(signature.op)

@@ -280,9 +280,8 @@ class Verifier:
             if storage not in runner.memory:
                 self._make_up(storage, geometry)
         is_made_up = not self._made_up.isdisjoint(call.inputs)
-        is_empty = (
-            call.operator.is_empty and not {*call.outputs} <= runner.memory.held.keys()
-        )
+        held = runner.memory.held.keys()
+        is_empty = call.operator.is_empty and not {*call.outputs} <= held
         yield from self._make(call, is_made_up=is_made_up)
         if is_empty or is_made_up:
             self._made_up.update(call.outputs)

@@ -124,9 +124,7 @@ def list_arguments(site: Site, function: object, n_given: int | None) -> list[st
     owner = [node.func.value] if isinstance(node.func, ast.Attribute) else []
     for written in (node.args, [*owner, *node.args]):
         is_all = n_given is None or len(written) == n_given
-        if is_all and not any(
-            isinstance(argument, ast.Starred) for argument in written
-        ):
+        if is_all and not any(isinstance(one, ast.Starred) for one in written):
             return [ast.unparse(argument) for argument in written]
     return []
 

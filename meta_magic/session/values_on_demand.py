@@ -261,9 +261,8 @@ class ValuesOnDemand:
         if not loops.is_near(self._clock.now) or self._may_differ():
             return None
         with RealTorch():
-            found = loops.look(
-                self._programs.read_columns(), storage, len(self._unseen), budget
-            )
+            columns = self._programs.read_columns()
+            found = loops.look(columns, storage, len(self._unseen), budget)
             return None if found is None else make_view(found, geometry)
 
     def _may_differ(self) -> bool:
@@ -274,9 +273,8 @@ class ValuesOnDemand:
     def read(self, chosen: Inputs, *, can_wait: bool = True) -> list[Tensor]:
         """Return the values of tensors, which do not depend on assumptions."""
         budget = self._budget if can_wait else self._little
-        return self._compute(
-            chosen, budget, stops_at_limit=not can_wait, can_assume=False
-        )[0]
+        stops = not can_wait
+        return self._compute(chosen, budget, stops_at_limit=stops, can_assume=False)[0]
 
     def check_saved(self, chosen: Inputs, what: str) -> None:
         """Refuse to save values that rest on other processes."""

@@ -275,9 +275,8 @@ def one_hot(_: Keep, a: Tensor, num_classes: int = -1) -> Any:
     if not a.numel() or a.dtype is not torch.long:
         if num_classes <= 0 or a.numel():
             return NotImplemented
-        return aten.empty.memory_format(
-            [*a.shape, num_classes], dtype=a.dtype, device=a.device
-        )
+        sizes = [*a.shape, num_classes]
+        return aten.empty.memory_format(sizes, dtype=a.dtype, device=a.device)
     try:
         least, most = (value.item() for value in aten.aminmax(a))
     except MissingValueError:

@@ -243,9 +243,7 @@ class TensorRegistry(StorageRegistry):
 
     def _read_anew(self, tensor: Tensor, seen: Seen | None) -> Seen:
         storage = self.storage_of(tensor)
-        geometry = self._geometries.of(
-            tensor, None if storage is None else storage.placement
-        )
+        geometry = self._geometries.of(tensor, storage.placement if storage else None)
         if seen is not None and seen[1] is storage and seen[2] is geometry:
             return seen
         renamed = seen and self._rename(tensor, seen, storage, geometry)
@@ -275,17 +273,13 @@ class TensorRegistry(StorageRegistry):
     def add_output(self, tensor: Tensor, placement: torch.device | None) -> Seen:
         """Number a tensor that an operator returned, whatever its storage."""
         storage = self.storage_of(tensor, placement)
-        geometry = self._geometries.of(
-            tensor, None if storage is None else storage.placement
-        )
+        geometry = self._geometries.of(tensor, storage.placement if storage else None)
         return self._add(tensor, storage, geometry)
 
     def renew(self, tensor: Tensor, seen: Seen) -> Seen:
         """Read an argument again after an operator may have written it."""
         storage = self.storage_of(tensor)
-        geometry = self._geometries.of(
-            tensor, None if storage is None else storage.placement
-        )
+        geometry = self._geometries.of(tensor, storage.placement if storage else None)
         if storage is not seen[1]:
             # It keeps its version counter, which tensors on the old storage share.
             self.aliased.update(ref.number for ref in (seen[1], storage) if ref)

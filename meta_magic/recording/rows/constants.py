@@ -139,9 +139,8 @@ class Constants:
         if ref.number in self._known:
             return
         self._known.add(ref.number)
-        if storage.nbytes() > (
-            MAX_COPIED_IF_BORROWED if is_borrowed else MAX_COPIED_NBYTES
-        ):
+        most = MAX_COPIED_IF_BORROWED if is_borrowed else MAX_COPIED_NBYTES
+        if storage.nbytes() > most:
             with DisableTorchFunction(), DisableTorchDispatch():
                 tensor = as_bytes(storage)
                 constant = Constant(

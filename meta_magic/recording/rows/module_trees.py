@@ -113,9 +113,7 @@ class ModuleSettings:
             record = held.get(name)
             if id(record) not in self._seen and is_record(record):
                 self._seen.add(id(record))
-                shown += [
-                    pair for pair in read_record(record) if type(pair[1]) in PLAIN
-                ]
+                shown += [row for row in read_record(record) if type(row[1]) in PLAIN]
         sizes: list[tuple[str, int]] = []
         others: list[str] = []
         nothing: list[str] = []
@@ -143,9 +141,7 @@ def read_record(record: Any) -> list[tuple[str, object]]:
     with suppress(AttributeError):
         return [*read(record, "__dict__").items()]
     with suppress(AttributeError):  # slots, of which one may not be set
-        return [
-            (field.name, read(record, field.name)) for field in fields(type(record))
-        ]
+        return [(slot.name, read(record, slot.name)) for slot in fields(type(record))]
     return []
 
 

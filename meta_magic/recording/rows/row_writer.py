@@ -61,9 +61,8 @@ class StorageRoles:
     def note_node(self, call: int, node: object) -> None:
         """Note a call of autograd that belongs to no forward operator."""
         tensor = variable_of(node)
-        storage = (
-            None if tensor is None else self._registry.find_storage(local_of(tensor))
-        )
+        find = self._registry.find_storage
+        storage = None if tensor is None else find(local_of(tensor))
         if storage is not None:
             self._accumulated.extend((call, storage))
 
