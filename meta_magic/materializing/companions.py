@@ -141,11 +141,7 @@ def clear_states(held: Sequence[Held], cleared: Sequence[Held]) -> Iterator[str]
     ids = {id(item.tensor) for item in cleared}
     for optimizer in list_optimizers(item.tensor for item in held) if ids else ():
         state: dict[object, object] = read_attributes(optimizer)["state"]
-        keys = [
-            key
-            for key, value in state.items()
-            if any(id(tensor) in ids for _, tensor in walk(value))
-        ]
+        keys = [k for k, v in state.items() if any(id(t) in ids for _, t in walk(v))]
         for key in keys:
             del state[key]
         if keys:
@@ -252,11 +248,8 @@ def find_cached(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[Held]:
                     yield item
     for cached in find_caches():
         about = vars(cached)
-        results = [
-            kept
-            for kept in gc.get_referents(cached)
-            if kept is not about and tensors_in(kept)
-        ]
+        held = gc.get_referents(cached)
+        results = [kept for kept in held if kept is not about and tensors_in(kept)]
         for item in describe_held(results, "", kind="attribute"):
             if item.tensor.is_meta and is_recorded(item.tensor):
                 yield item._replace(name=f"{cached.__qualname__}(...)")

@@ -245,10 +245,8 @@ def check_filled(task: Task) -> list[str]:
             "reset_parameters() or progress= may do. Choose another init=, or "
             "materialize the submodules one by one"
         )
-    return [
-        f"{name} is not the tensor that was filled: the module replaced it meanwhile"
-        for name, _ in others
-    ]
+    why = "is not the tensor that was filled: the module replaced it meanwhile"
+    return [f"{name} {why}" for name, _ in others]
 
 
 def describe_losses(task: Task, n_gradients: int) -> Iterator[str]:

@@ -301,10 +301,9 @@ def find_dependents(plan: Plan) -> set[int]:
     made = {step.call.number for step in plan.steps if step.kind == StepKind.RUN}
     readers, end = recorded.readers, len(recorded) - 1
     readers.update()
+    changed = find_changed(plan).items()
     waiting = [
-        index
-        for storage, (first, last) in find_changed(plan).items()
-        for index in readers.between(storage, first, last)
+        i for s, (first, last) in changed for i in readers.between(s, first, last)
     ]
     heapify(waiting)
     found: set[int] = set()

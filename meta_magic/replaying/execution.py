@@ -388,7 +388,5 @@ def imported_by(program: Program) -> list[Program]:
 def needed_by(program: Program) -> list[Program]:
     """Return the recordings whose storages or generator states a recording uses."""
     states = program.randomness.states
-    return [
-        *imported_by(program),
-        *(state.program for state in states if isinstance(state, EarlierEnd)),
-    ]
+    earlier = (state.program for state in states if isinstance(state, EarlierEnd))
+    return [*imported_by(program), *earlier]

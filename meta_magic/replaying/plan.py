@@ -178,11 +178,8 @@ class Planner:
     def _find_missing_draws(self) -> tuple[list[int], set[int]]:
         """Find the calls that draw from the same stream before a needed call does."""
         recorded = self._recorded
-        wanted_draws = [
-            draw
-            for draw in self._find_draws()
-            if draw.call < self._n_calls and self._is_needed(draw)
-        ]
+        early = (draw for draw in self._find_draws() if draw.call < self._n_calls)
+        wanted_draws = [*filter(self._is_needed, early)]
         if self._request.continues_draws:
             wanted_draws += find_tail(recorded, find_last(wanted_draws))
             wanted_draws += self._find_before_end(wanted_draws)
@@ -206,11 +203,8 @@ class Planner:
                 link = recorded.draws[before or 0] if has_more else None
         missing = sorted(recorded.draws[number].call for number in needed)
         missing = [i for i in missing if self._kinds.get(i) != StepKind.RUN]
-        blind = [
-            i
-            for i in missing
-            if i not in self._kinds and self._call(i).operator.draws_blindly
-        ]
+        new = (i for i in missing if i not in self._kinds)
+        blind = [i for i in new if self._call(i).operator.draws_blindly]
         return blind, set(missing) - set(blind)
 
     def _find_draws(self) -> Iterable[Draw]:

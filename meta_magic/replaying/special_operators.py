@@ -126,10 +126,8 @@ def run_norm(operator: Any, wanted: Sequence[Geometry], **given: Any) -> Any:
     """Call an operator of ``NORMS`` with the statistics of any device."""
     like = given["input"] if given.get("weight") is None else given["weight"]
     if not like.is_cuda:
-        given = {
-            name: value.to(like.dtype) if name in STATISTICS else value
-            for name, value in given.items()
-        }
+        held = given.items()
+        given = {n: v.to(like.dtype) if n in STATISTICS else v for n, v in held}
     returned = operator(**given)
     if wanted and returned[1].shape != wanted[1].shape:
         # In eval mode the CPU returns no statistics; these are torch's decomposition's.
@@ -248,10 +246,8 @@ class AttentionOperator(Operator):
         returned = super().call(arguments, tensors, device, generator)
         if device.type == self._home or self._is_backward:
             return returned
-        rest = [
-            torch.zeros(g.shape, dtype=g.dtype, device=device)
-            for g in arguments.signature.outputs[1:]
-        ]
+        others = arguments.signature.outputs[1:]
+        rest = [torch.zeros(g.shape, dtype=g.dtype, device=device) for g in others]
         seeds = [tensor for tensor in rest if tensor.dtype in SEED_DTYPES]
         for tensor in seeds[:1]:
             tensor.fill_(self._seed)

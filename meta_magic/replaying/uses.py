@@ -142,7 +142,5 @@ def fills(plan: Plan, step: Step, storage: int) -> bool:
     """Whether a step overwrites a whole storage."""
     nbytes = plan.recorded.nbytes_by_storage[storage]
     call = step.call
-    return any(
-        call.inputs[i] == storage and call.fills(i, nbytes)
-        for i in call.usage.overwritten
-    )
+    at = call.usage.overwritten
+    return any(call.inputs[i] == storage and call.fills(i, nbytes) for i in at)

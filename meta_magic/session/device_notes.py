@@ -127,10 +127,8 @@ def _find_clash(signature: Signature) -> tuple[set[int], torch.device] | None:
     }
     if not named or not unnamed or named[0] is None:
         return None
-    on_cpu = [
-        replace(g, placement=CPU) if i in unnamed else g
-        for i, g in enumerate(signature.inputs)
-    ]
+    at = enumerate(signature.inputs)
+    on_cpu = [replace(g, placement=CPU) if i in unnamed else g for i, g in at]
     is_clash = _is_refused(signature.op, on_cpu)
     return (unnamed, named[0]) if is_clash else None
 

@@ -67,11 +67,8 @@ class TreeFinder:
         for tree in early.values():
             # Without its root: a part that was also called alone is no second tree.
             described.update(tree.fqn_by_module.keys() - {tree.number})
-        trees += [
-            tree.with_final_calls(calls)
-            for number, tree in early.items()
-            if number not in described
-        ]
+        gone = (tree for number, tree in early.items() if number not in described)
+        trees += [tree.with_final_calls(calls) for tree in gone]
         if len(trees) > 1:
             trees.sort(key=lambda tree: min(tree.fqn_by_module))
         return trees

@@ -116,15 +116,9 @@ class Snapshot:
     def describe_left_open(self, own: Sequence[object]) -> list[str]:
         """Return a note on the modes that are active, are not ``own``, and are new."""
         default = getattr(GLOBAL_DEVICE_CONTEXT, "device_context", None)
-        known = {
-            id(mode)
-            for mode in (*self._dispatch_modes, *self._function_modes, *own, default)
-        }
-        left = [
-            type(mode).__name__
-            for mode in (*dispatch_mode_stack(), *function_mode_stack())
-            if id(mode) not in known
-        ]
+        known = (*self._dispatch_modes, *self._function_modes, *own, default)
+        now, ids = (*dispatch_mode_stack(), *function_mode_stack()), {*map(id, known)}
+        left = [type(mode).__name__ for mode in now if id(mode) not in ids]
         return [f"modes left open were closed: {', '.join(left)}"] if left else []
 
     def restore(self) -> list[str]:

@@ -76,12 +76,9 @@ class CheckpointFill:
 
     def peak_nbytes(self) -> int:
         """Return the most bytes held; mapped tensors count none."""
-        copied = sum(
-            target.nbytes
-            for target in self._loaded
-            if target.device.type != "cpu" or not can_assign(target)
-        )
-        return copied + self._rest.peak_nbytes()
+        loaded = self._loaded
+        copied = (t for t in loaded if t.device.type != "cpu" or not can_assign(t))
+        return sum(t.nbytes for t in copied) + self._rest.peak_nbytes()
 
     def run(self, put: Put) -> Iterator[int]:
         """Load all targets."""

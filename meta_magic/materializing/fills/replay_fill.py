@@ -119,11 +119,8 @@ class ReplayFill:
             rest = [*task.targets, *group_targets(find_redrawn(task.held), None)]
         self.targets = rest
         self._device = task.device
-        self._uncounted = [
-            UNCOUNTED.format(target.name)
-            for target in self.targets
-            if not all(map(has_version, target.tensors))
-        ]
+        uncounted = [t.name for t in rest if not all(map(has_version, t.tensors))]
+        self._uncounted = [*map(UNCOUNTED.format, uncounted)]
         walked = task.modules if self._moves_generator else ()
         built = {id(module) for _, module in walked}
         self._shares, self._late = plan_shares(

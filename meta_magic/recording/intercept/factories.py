@@ -157,10 +157,8 @@ def read_sparse(
             return value
         return make((value,), {"dtype": dtype, "device": device})
 
-    given = [
-        read(value, is_position=index < n_positions)
-        for index, value in enumerate(args[: n_positions + 1])
-    ]
+    parts = enumerate(args[: n_positions + 1])
+    given = [read(value, is_position=index < n_positions) for index, value in parts]
     named = {
         name: read(value, is_position=name != "values")
         for name, value in kwargs.items()

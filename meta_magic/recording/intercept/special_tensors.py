@@ -274,11 +274,8 @@ class SparseCalls:
             real_by_id |= {
                 id(t): self._make_real(t, reads_all=reads_all) for t in metas
             }
-        known = [
-            Known(t, real_by_id[id(t)], parts_of(real_by_id[id(t)])[:-1])
-            for t in metas
-            if is_sparse(t)
-        ]
+        sparse = ((t, real_by_id[id(t)]) for t in metas if is_sparse(t))
+        known = [Known(t, real, parts_of(real)[:-1]) for t, real in sparse]
         state = torch.default_generator.get_state()
         try:
             with RealTorch(), torch.no_grad():

@@ -216,11 +216,8 @@ def find_changes(signature: Signature) -> tuple[int, Sequence[int]]:
     n_inputs = len(signature.inputs)
     made = zip(signature.outputs, signature.views, strict=True)
     changed = [HEADER + index for index in signature.writes]
-    changed += [
-        HEADER + n_inputs + index
-        for index, (geometry, base) in enumerate(made)
-        if base is None and is_integer(geometry.dtype)
-    ]
+    new = (base is None and is_integer(geometry.dtype) for geometry, base in made)
+    changed += [HEADER + n_inputs + index for index, is_new in enumerate(new) if is_new]
     return HEADER + n_inputs + len(signature.outputs), changed
 
 

@@ -83,11 +83,9 @@ class ModuleSettings:
         """Describe a class, and return whether its modules are asked."""
         kind = type(module)
         definition = describe_class(kind)
-        self._records_by_class[kind] = [
-            name
-            for name, value in module.__dict__.items()
-            if type(value) not in NO_RECORDS and is_record(value)
-        ]
+        held = module.__dict__.items()
+        records = [n for n, v in held if type(v) not in NO_RECORDS and is_record(v)]
+        self._records_by_class[kind] = records
         is_asked = self._may_ask and definition.has_extra_repr
         self._known[kind] = definition, is_asked
         if is_asked:
@@ -281,13 +279,10 @@ class Tree:
         """Number of the root module: it is described first."""
         return next(iter(self.fqn_by_module))
 
-    def with_final_calls(self, calls_by_module: CallsByModule) -> "Tree":
+    def with_final_calls(self, calls: CallsByModule) -> "Tree":
         """Return the tree of a module that is gone, with all of its calls."""
-        calls_by_fqn = {
-            fqn: calls_by_module[number]
-            for number, fqn in self.fqn_by_module.items()
-            if number in calls_by_module
-        }
+        fqns = self.fqn_by_module.items()
+        calls_by_fqn = {fqn: calls[number] for number, fqn in fqns if number in calls}
         node = add_calls(self.node, calls_by_fqn)
         return replace(self, node=node, versions={})
 

@@ -130,11 +130,8 @@ class HeldTensors:
         if "attribute" not in self._kinds or FLAT_PARAMETER in self._names:
             return []
         columns = self._owners, self._names, self._storages, self._kinds
-        return [
-            (owner, name, storage)
-            for owner, name, storage, kind in zip(*columns, strict=True)
-            if kind == "attribute" and storage != -1
-        ]
+        rows = zip(*columns, strict=True)
+        return [row[:3] for row in rows if row[3] == "attribute" and row[2] != -1]
 
 
 def make_record(

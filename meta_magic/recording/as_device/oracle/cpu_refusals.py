@@ -80,10 +80,8 @@ def describe_elementwise(table: OpTable, given: Given) -> object:
         return None
     records = [seen[2].record for _, seen in given.inputs]
     tensors = [(record.dtype, not record.shape) for record in records]
-    values = [
-        value if isinstance(value, (str, torch.dtype)) else type(value)
-        for value in (*given.args, *given.kwargs.values())
-    ]
+    operands = (*given.args, *given.kwargs.values())
+    values = [v if isinstance(v, (str, torch.dtype)) else type(v) for v in operands]
     names = tuple(given.kwargs)
     return table.func, torch.get_default_dtype(), *tensors, *values, names
 
@@ -266,7 +264,5 @@ def name_types(error: Exception, device: DeviceName) -> None:
             return f"{package}.{found[2]}"
         return f"{package}.{kind}Tensor" if kind in OLD else f"{backend}{kind}Type"
 
-    error.args = tuple(
-        ON_META.sub(name, part) if isinstance(part, str) else part
-        for part in error.args
-    )
+    parts = (ON_META.sub(name, p) if isinstance(p, str) else p for p in error.args)
+    error.args = tuple(parts)

@@ -349,11 +349,9 @@ class SparseConstants:
         return known if is_same else None
 
     def _make(self, real: Tensor) -> CapturedSparse:
-        self._captured_by_key = {
-            key: known
-            for key, known in self._captured_by_key.items()
-            if all(ref() is not None for ref in known.storages)
-        }
+        pairs = [*self._captured_by_key.items()]
+        live = [p for p in pairs if all(ref() is not None for ref in p[1].storages)]
+        self._captured_by_key = dict(live)
         parts, copy = parts_of(real), real.detach().clone()
         *positions, values = parts_of(copy)
         planned = build_sparse(
