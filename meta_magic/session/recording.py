@@ -131,10 +131,8 @@ class Recording:
         plan.find_derived = lambda: on_meta.follow(take(), registry.on_meta)
         attention = DeviceAttention(write, self._autocast, self._composites)
         checks = make_checks(write, self._programs, options, values)
-        kernels = KernelCalls(
-            write, cache, attention, values, capture, refusals, checks
-        )
-        dispatch = DispatchMode(write, cache, kernels)
+        parts = attention, values, capture, refusals, checks
+        dispatch = DispatchMode(write, cache, KernelCalls(write, cache, *parts))
         functions = FunctionMode(write, attention, dispatch, capture, refusals, shared)
         self._modes = functions, dispatch
         # A call of a real module borrows it, and borrowing reads what calls wrote.
@@ -186,17 +184,16 @@ class Recording:
     ) -> Trace:
         """Build the trace, and release everything that the recording held."""
         seconds = time.perf_counter() - self._started
-        write, has_failed = self._writers, error is not None
+        write, has_failed, is_probe = self._writers, error is not None, self._is_probe
         namespace = namespace or {}
         if isinstance(error, KeyboardInterrupt):  # perhaps in the middle of a change
             self._autocast.reset()
         write.calls.close_open_calls()
         self._note_foreign_casts()
         trees = self._describe(namespace)
-        if not self._is_probe:
-            self._programs.raised = find_raised(
-                error, self._modes, write, self._borrowed
-            )
+        if not is_probe:
+            raised = find_raised(error, self._modes, write, self._borrowed)
+            self._programs.raised = raised
         program = self._programs.build(trees, omits_failures=has_failed)
         write.draws.keep_ends(program)
         module_by_number = dict(write.numbers.live())
@@ -214,11 +211,7 @@ class Recording:
             error_line=write.sites.find_error_line(error),
             roots=tuple(None if root is None else weakref.ref(root) for root in roots),
             failed=find_failed_call(
-                error,
-                self._modes,
-                write.registry,
-                self._borrowed,
-                is_probe=self._is_probe,
+                error, self._modes, write.registry, self._borrowed, is_probe=is_probe
             ),
             world=self._world,
             is_checked=self._is_checked,

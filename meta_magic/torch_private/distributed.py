@@ -43,8 +43,7 @@ def describe_group(value: object) -> str | None:
     kind = value._type().qualified_name().rpartition(".")[2]
     if kind == "ReduceOp":
         reduction: Any = value
-        name: str = REDUCTIONS[reduction.op()]
-        return REDUCTION + name
+        return REDUCTION + REDUCTIONS[reduction.op()]
     if kind != "ProcessGroup":
         return None
     return GROUP + distributed.ProcessGroup.unbox(value).group_name
@@ -126,8 +125,7 @@ def list_chunks(tensor: Any) -> list[Any]:
 
     Without it a shard is not found in a checkpoint of the whole tensor.
     """
-    chunks: list[Any] = tensor.__create_chunk_list__()
-    return chunks
+    return [*tensor.__create_chunk_list__()]
 
 
 def describe_placements(tensor: Any) -> str:

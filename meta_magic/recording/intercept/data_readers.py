@@ -52,9 +52,7 @@ IDENTIFYING: Final = frozenset({DATA_PTR, IS_SET_TO})
 SPLITS: Final = frozenset[Any]((torch.tensor_split, torch.Tensor.tensor_split))
 FORMAT: Final[Any] = torch.Tensor.__format__
 NUMPY: Final[Any] = torch.Tensor.numpy
-TO_NUMPY: Final = frozenset[Any](
-    {NUMPY, torch.Tensor.__array__, torch.Tensor.__dlpack__}
-)
+TO_NUMPY: Final = frozenset[Any]({NUMPY, Tensor.__array__, Tensor.__dlpack__})
 """Functions that share the memory of a tensor."""
 
 SHARE_MEMORY: Final[Any] = torch.Tensor.share_memory_
@@ -122,10 +120,8 @@ def is_set_to(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     with DisableTorchFunction():
         if tensor.untyped_storage() is not other.untyped_storage():
             return False
-        return all(
-            getattr(tensor, name)() == getattr(other, name)()
-            for name in ("storage_offset", "size", "stride")
-        )
+        names = "storage_offset", "size", "stride"
+        return all(getattr(tensor, n)() == getattr(other, n)() for n in names)
 
 
 def run_sobol(func: Any, args: Args, kwargs: Kwargs, recording: Any) -> Any:

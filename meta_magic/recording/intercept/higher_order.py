@@ -193,15 +193,12 @@ build_eager = cache(EagerKernel)  # return the kernel of an operator, the same e
 
 def unaware_of_modes(kernel: Any) -> Any:
     """Return a kernel that may run under a mode, which some kernels refuse."""
-    is_asking = (
-        isinstance(kernel, FunctionType) and ASKS_MODE in kernel.__code__.co_names
-    )
-    if not is_asking:
+    code = kernel.__code__ if isinstance(kernel, FunctionType) else None
+    if code is None or ASKS_MODE not in code.co_names:
         return kernel
     names = {**kernel.__globals__, ASKS_MODE: lambda: None}
-    return FunctionType(
-        kernel.__code__, names, kernel.__name__, kernel.__defaults__, kernel.__closure__
-    )
+    bound = kernel.__name__, kernel.__defaults__, kernel.__closure__
+    return FunctionType(code, names, *bound)
 
 
 LIFT_FRESH: Final = torch.ops.aten.lift_fresh.default

@@ -51,7 +51,6 @@ from meta_magic.trace.signature import (
     TensorArgument,
 )
 
-# An object: the function mode takes the string "meta" for a choice of the cell.
 DETACH: Final = "aten.detach.default"
 """Autograd saves results by this operator, while its own keys are active. An
 ``as_strided`` in its place would give the saved tensor a history, so that graph and
@@ -180,12 +179,9 @@ def choose_in_place(table: OpTable, call: LiveCall) -> tuple[Kind, Any]:
     if returned is None or (type(returned) is tuple and not returned):
         return Kind.IN_PLACE, returned
     if isinstance(returned, Tensor):
-        for index, value in enumerate(call.args):
+        for at, value in (*enumerate(call.args), *call.kwargs.items()):
             if value is returned:
-                return Kind.IN_PLACE, index
-        for name, value in call.kwargs.items():
-            if value is returned:
-                return Kind.IN_PLACE, name
+                return Kind.IN_PLACE, at
     return Kind.RUN, None
 
 
@@ -205,11 +201,8 @@ def has_plain_views(call: LiveCall) -> bool:
 
 def is_on_real(table: OpTable, call: LiveCall) -> bool:
     """Whether a call reads or writes one real tensor, and makes no new tensor."""
-    func = table.func
-    is_plain = table.name.startswith("aten.") and not (
-        table.has_out or table.may_overrun
-    )
-    if not is_plain or len(call.inputs) != 1 or torch.Tag.inplace_view in func.tags:
+    is_odd = table.has_out or table.may_overrun or not table.name.startswith("aten.")
+    if is_odd or len(call.inputs) != 1 or torch.Tag.inplace_view in table.func.tags:
         return False
     real, before = call.inputs[0]
     return (
@@ -237,9 +230,8 @@ def is_as_empty_strided(tensor: Tensor, seen: Seen) -> bool:
     record = seen[2].record
     if record.storage_offset != 0 or record.stride is None or is_zero_tensor(tensor):
         return False
-    again = torch.empty_strided(
-        record.shape, record.stride, dtype=record.dtype, device=META
-    )
+    dtype = record.dtype
+    again = torch.empty_strided(record.shape, record.stride, dtype=dtype, device=META)
     return again.untyped_storage().nbytes() == tensor.untyped_storage().nbytes()
 
 

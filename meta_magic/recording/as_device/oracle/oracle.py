@@ -221,9 +221,8 @@ class OracleQuestion:
 
     def _confirm(self, run: Callable[[], object], *, is_tried: bool = False) -> Answer:
         """Return the error in a child process, if there can be one."""
-        if not can_fork() or UNRESERVED is None:
-            return Verdict.UNKNOWN
-        raised = run_in_child(run)
+        has_child = can_fork() and UNRESERVED is not None
+        raised = run_in_child(run) if has_child else NO_ANSWER
         is_known = raised is not NO_ANSWER
         return judge(raised, is_tried=is_tried) if is_known else Verdict.UNKNOWN
 

@@ -111,10 +111,9 @@ class ConstantCapture:
         """Return arguments of an operator with meta tensors for the real ones."""
 
         def replace(value: Any) -> Any:
-            is_tensor = isinstance(value, Tensor)
-            is_due = is_tensor and (
-                is_capturable(value, table) or is_real_sparse(value)
-            )
+            if not isinstance(value, Tensor):
+                return value
+            is_due = is_capturable(value, table) or is_real_sparse(value)
             return self.capture(value) if is_due else value
 
         return rebuild(value, replace)
@@ -204,14 +203,13 @@ class ConstantCapture:
     def take(self, tensor: Tensor) -> Tensor:
         """Return the meta tensor for a real tensor that moves to a planned device."""
         with DisableTorchFunction():
-            if is_capturable(tensor) and not wants_gradient(tensor):
-                if not isinstance(tensor, nn.Parameter):
-                    return self.capture(tensor)
-                self.borrow(tensor)
-            elif is_capturable(tensor):
-                self.borrow(tensor)
-                if not tensor.is_meta:
-                    raise MustBorrow([tensor])
+            if not is_capturable(tensor):
+                return tensor
+            if not (wants_gradient(tensor) or isinstance(tensor, nn.Parameter)):
+                return self.capture(tensor)
+            self.borrow(tensor)
+            if wants_gradient(tensor) and not tensor.is_meta:
+                raise MustBorrow([tensor])
             return tensor
 
     def capture(
@@ -287,10 +285,8 @@ class ConstantCapture:
                 self.registry.note_size(twin, 0)
             self._constants.keep(ref, storage, name, is_borrowed=is_borrowed)
         checksum = None if is_borrowed else sum_small(storage)
-        version = read_version(real)
-        return CapturedStorage(
-            weakref.ref(storage), base, version, checksum, is_borrowed
-        )
+        held, version = weakref.ref(storage), read_version(real)
+        return CapturedStorage(held, base, version, checksum, is_borrowed)
 
     def finish(self) -> None:
         """Drop the captured storages, and write the note."""
@@ -341,11 +337,8 @@ class SparseConstants:
         known = self._captured_by_key.get(find_key(real))
         if known is None or known.state != find_state(real):
             return None
-        parts = parts_of(real)
-        is_same = all(
-            ref() is part.untyped_storage()
-            for ref, part in zip(known.storages, parts, strict=True)
-        )
+        pairs = zip(known.storages, parts_of(real), strict=True)
+        is_same = all(ref() is part.untyped_storage() for ref, part in pairs)
         return known if is_same else None
 
     def _make(self, real: Tensor) -> CapturedSparse:
@@ -354,11 +347,8 @@ class SparseConstants:
         self._captured_by_key = dict(live)
         parts, copy = parts_of(real), real.detach().clone()
         *positions, values = parts_of(copy)
-        planned = build_sparse(
-            real,
-            [*map(plan_positions, positions), plan_part(values)],
-            is_coalesced=has_coalesced(real),
-        )
+        new = [*map(plan_positions, positions), plan_part(values)]
+        planned = build_sparse(real, new, is_coalesced=has_coalesced(real))
         self.registry.note_deaths()
         ref = self.registry.storage_of(planned)
         if ref is not None:
