@@ -226,9 +226,8 @@ def find_hooked(
     for kind in kinds:
         if not kind.__module__.startswith("torch.") and kind is not object:
             own = {k: v for k, v in vars(kind).items() if k[:2] != "__"}
-            yield from describe_held(
-                SimpleNamespace(**own), kind.__name__, kind="attribute"
-            )
+            class_held = SimpleNamespace(**own)
+            yield from describe_held(class_held, kind.__name__, kind="attribute")
 
 
 def find_cached(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[Held]:

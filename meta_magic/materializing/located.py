@@ -59,11 +59,8 @@ def add_target(
 ) -> None:
     """Add a target, given the recording that makes it and its storage there."""
     program, number = found
-    group = groups.setdefault(
-        (id(program), until),
-        Located(origin=origin, program=program, until=until, target_by_storage={}),
-    )
-    group.target_by_storage[number] = target
+    new = Located(origin=origin, program=program, until=until, target_by_storage={})
+    groups.setdefault((id(program), until), new).target_by_storage[number] = target
 
 
 def locate(targets: Sequence[Target], program: Program | None) -> Groups:
@@ -82,13 +79,10 @@ def check_fresh(target: Target, origin: Origin, number: int, live: LiveTensors) 
     """Refuse a target that was changed after its latest recording."""
     # A write to a DTensor does not count as one to the shard that it wraps.
     outer = [h.tensor for h in target.held if is_wrapper(h.tensor)]
-    if any(
-        origin.is_stale(tensor, read_version(tensor), number, live)
-        for tensor in target.tensors
-    ) or any(
-        read_version(tensor) != origin.versions.get((-1, id(tensor)), 0)
-        for tensor in outer
-    ):
+    known = [origin.versions.get((-1, id(tensor)), 0) for tensor in outer]
+    inner = [(tensor, read_version(tensor)) for tensor in target.tensors]
+    is_stale = any(origin.is_stale(*pair, number, live) for pair in inner)
+    if is_stale or known != [*map(read_version, outer)]:
         raise MaterializeError(
             f"cannot replay {target.name!r}: it was changed in place outside of "
             "any recording. Do that under %%meta or mm.record() as well, or choose "

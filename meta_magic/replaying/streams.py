@@ -42,7 +42,8 @@ class Streams:
         sources: Collection[int],
         device: torch.device,
     ) -> None:
-        self.update(randomness)
+        self._randomness = randomness
+        self._known = dict(randomness.known)
         self._device = device
         self._generators: dict[tuple[int, str], Generator] = {}
         self._sources: dict[int, int] = {}

@@ -324,9 +324,8 @@ def compare(
     if len(outputs) != len(call.outputs):
         yield None, "outputs", len(call.outputs), len(outputs)
         return
-    for number, (geometry, tensor) in enumerate(
-        zip(call.signature.outputs, outputs, strict=True)
-    ):
+    pairs = zip(call.signature.outputs, outputs, strict=True)
+    for number, (geometry, tensor) in enumerate(pairs):
         real = {name: getattr(tensor, name) for name in ("shape", "dtype", "layout")}
         if geometry.stride is not None and tensor.layout is torch.strided:
             real["stride"] = tensor.stride()

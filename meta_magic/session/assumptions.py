@@ -267,9 +267,8 @@ class OtherRanks:
             if sender is None and not held:
                 continue
             found = [columns.storage_by_tensor[word] for word in words[first:end]]
-            sender = sender or next(
-                (held[s] for s in found[:n_read] if s in held), None
-            )
+            known = (held[s] for s in found[:n_read] if s in held)
+            sender = sender or next(known, None)
             if sender is not None:
                 changed = [*found[n_read:], *(found[i] for i in signature.writes)]
                 held.update(dict.fromkeys(changed, sender))

@@ -231,9 +231,8 @@ def _walk_variables(tensor: Tensor, frame: FrameType) -> Iterator[str]:
         for name, module in modules:
             yield from (name + path for path in find_paths(tensor, module))
         for name, value in named:
-            yield from (
-                name + at for at, v in _walk_tensors(value) if at and v is tensor
-            )
+            paths = [at for at, v in _walk_tensors(value) if at and v is tensor]
+            yield from (name + at for at in paths)
 
 
 def is_shells(name: str) -> bool:

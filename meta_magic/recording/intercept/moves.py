@@ -138,13 +138,9 @@ class Mover:
         return here if is_torchs else plan.home
 
     def _move(self, tensor: Tensor, placement: torch.device, options: Kwargs) -> Tensor:
-        plan = self.plan
-        here = plan.placement_of(tensor)
-        home = plan.default or CPU
-        is_at_home = placement == META or (
-            placement == home and not plan.is_on_meta(tensor)
-        )
-        if here is None and tensor.is_meta and is_at_home:
+        plan, here = self.plan, self.plan.placement_of(tensor)
+        is_home = placement == (plan.default or CPU) and not plan.is_on_meta(tensor)
+        if here is None and tensor.is_meta and (is_home or placement == META):
             here = placement  # a factory would have made it there
             plan.set_placements([tensor], placement)
         if here != placement:
@@ -183,9 +179,8 @@ class Mover:
 
     def _name_type(self, tensor: Tensor, caller: FrameType) -> Any:
         placement = self.plan.placement_of(tensor)
-        if placement is None and (
-            caller.f_code is NAMING or gets_reported_device(caller)
-        ):
+        is_reported = caller.f_code is NAMING or gets_reported_device(caller)
+        if placement is None and is_reported:
             placement = self.plan.home
         kind: str = Tensor.type(tensor)
         if placement is None or not tensor.is_meta:

@@ -249,9 +249,8 @@ class SparseCalls:
 
         Torch's kernels must not get sparse meta tensors: some read missing memory.
         """
-        if key not in self._making and not any(
-            map(is_sparse, table.find_written(given))
-        ):
+        written = table.find_written(given)
+        if key not in self._making and not any(map(is_sparse, written)):
             returned = ask_cpu(table.func, given.args, given.kwargs)
             if returned is not NotImplemented and has_no_sparse(returned):
                 return returned
@@ -271,9 +270,8 @@ class SparseCalls:
             )
         real_by_id = {id(t): t for t, _ in given.inputs}
         with RealTorch():
-            real_by_id |= {
-                id(t): self._make_real(t, reads_all=reads_all) for t in metas
-            }
+            for tensor in metas:
+                real_by_id[id(tensor)] = self._make_real(tensor, reads_all=reads_all)
         sparse = ((t, real_by_id[id(t)]) for t in metas if is_sparse(t))
         known = [Known(t, real, parts_of(real)[:-1]) for t, real in sparse]
         state = torch.default_generator.get_state()
@@ -326,11 +324,8 @@ class SparseCalls:
     def _build(self, real: Tensor, known: Sequence[Known]) -> Tensor:
         *positions, values = parts_of(real)
         alike = next((argument for argument in known if argument.has(real)), None)
-        if alike is None:
-            planned = tuple(map(plan_positions, positions))
-        else:
-            planned = parts_of(alike.planned)[:-1]
-        parts = [*planned, plan_part(values)]
+        known_parts = () if alike is None else parts_of(alike.planned)[:-1]
+        parts = [*(known_parts or map(plan_positions, positions)), plan_part(values)]
         return build_sparse(real, parts, is_coalesced=has_coalesced(real))
 
 

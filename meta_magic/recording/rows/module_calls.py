@@ -77,13 +77,9 @@ class ModuleValues:
                 number, _, geometry = read(taken)
                 made_number, _, made_geometry = read(output)
                 structure = self.intern(((geometry,), None, made_geometry))
-                return self.append_words(
-                    [
-                        structure,
-                        number << 1 | taken.requires_grad,
-                        made_number << 1 | output.requires_grad,
-                    ]
-                )
+                given = number << 1 | taken.requires_grad
+                made = made_number << 1 | output.requires_grad
+                return self.append_words([structure, given, made])
             key = (
                 tuple([self._describe(item, words, 1) for item in args]),
                 self._describe(kwargs, words) if kwargs else None,
@@ -314,9 +310,8 @@ class ModuleCallRecorder:
         """Return first call and number of calls of each module called."""
         numbers = self.rows[::MODULE_HEADER]
         counts = Counter(numbers)
-        first_calls = dict(
-            zip(reversed(numbers), range(len(numbers) - 1, -1, -1), strict=True)
-        )
+        pairs = [*enumerate(numbers)][::-1]
+        first_calls = {number: call for call, number in pairs}
         return {number: (first_calls[number], n) for number, n in counts.items()}
 
     def close(self) -> None:

@@ -79,9 +79,8 @@ class PlannedCuda(RecordingReplacements):
     def __enter__(self) -> None:
         if self._plan.is_real:
             return
-        functions = {
-            n: without_original(a) for n, a in self._list_replacements().items()
-        }
+        made = self._list_replacements().items()
+        functions = {name: without_original(function) for name, function in made}
         for module in (torch.cuda, torch.accelerator):
             known = {n: a for n, a in functions.items() if n in vars(module)}
             self.replace_here(module, known)
@@ -103,10 +102,9 @@ class PlannedCuda(RecordingReplacements):
             "device_count": lambda: n_devices,
             "current_accelerator": lambda *_, **__: torch.device("cuda"),
         }
-        holding = {name: partial(self._count_bytes, name) for name in HOLDING}
         return {
             **dict.fromkeys(IDLE, do_nothing),
-            **holding,
+            **{name: partial(self._count_bytes, name) for name in HOLDING},
             **(facts if plan.is_for_cuda else {}),
             **PlannedSeeds(self._write).list_replacements(),
             "is_initialized": lambda: plan.is_for_cuda,
@@ -123,7 +121,10 @@ class PlannedCuda(RecordingReplacements):
             "is_bf16_supported": lambda **_: plan.is_for_cuda,
             "get_device_properties": self._describe,
             "get_device_name": lambda device=None: self._describe(device).name,
-            "get_device_capability": self._find_capability,
+            "get_device_capability": lambda d=None: (
+                self._describe(d).major,
+                GPU.minor,
+            ),
             "can_device_access_peer": lambda *_: True,
             "mem_get_info": self._find_free,
             "get_memory_info": self._find_free,
@@ -142,10 +143,6 @@ class PlannedCuda(RecordingReplacements):
     def _describe(self, device: Any = None) -> GpuProperties:
         find_index(self._plan, device)  # it refuses a GPU that the plan lacks
         return GPU
-
-    def _find_capability(self, device: Any = None) -> tuple[int, int]:
-        described = self._describe(device)
-        return described.major, described.minor
 
     def _find_free(self, device: Any = None) -> tuple[int, int]:
         taken = self._plan.count_bytes(find_index(self._plan, device))
@@ -248,18 +245,17 @@ class EncoderKernels(RecordingReplacements):
 
     def _has(self, _: Any, operands: Sequence[Any]) -> bool:
         """Whether anything but this recording overrides functions of torch."""
-        if self._plan.default is not None:  # on a real device it is a mode
-            return True
-        if any(type(mode) is not FunctionMode for mode in function_mode_stack()):
-            return True
-        if any(map(is_overriding, operands)):
-            return True
-        if sys._getframe(2).f_code is ENCODER and not any(
-            map(wants_gradient, operands)
+        if (
+            self._plan.default is not None  # on a real device it is a mode
+            or any(type(mode) is not FunctionMode for mode in function_mode_stack())
+            or any(map(is_overriding, operands))
         ):
-            self._note("kernel", PADDED)
             return True
-        return False
+        is_encoder = sys._getframe(2).f_code is ENCODER
+        is_padded = is_encoder and not any(map(wants_gradient, operands))
+        if is_padded:
+            self._note("kernel", PADDED)
+        return is_padded
 
 
 def is_overriding(operand: object) -> bool:

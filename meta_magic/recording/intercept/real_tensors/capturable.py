@@ -113,9 +113,8 @@ def find_on_meta(root: nn.Module) -> list[nn.Module] | None:
     walked, opened = [root], set[int]()
     for module in walked:
         held = (*parameters_of(module).values(), *buffers_of(module).values())
-        for tensor in held:
-            if tensor is not None and not tensor.is_meta:
-                return None
+        if not all(tensor is None or tensor.is_meta for tensor in held):
+            return None
         children = children_of(module)
         if children and id(module) not in opened:
             opened.add(id(module))
@@ -126,15 +125,10 @@ def find_on_meta(root: nn.Module) -> list[nn.Module] | None:
 def is_real(root: nn.Module) -> bool | None:
     """Whether a module holds a real tensor, or one below it; None without tensors."""
     for _, module in walk_modules(root):
-        is_holding = False
-        for holder in (parameters_of(module), buffers_of(module)):
-            for tensor in holder.values():
-                if tensor is not None:
-                    if not tensor.is_meta:
-                        return True
-                    is_holding = True
-        if is_holding:
-            return False
+        held = (*parameters_of(module).values(), *buffers_of(module).values())
+        found = [tensor for tensor in held if tensor is not None]
+        if found:
+            return not all(tensor.is_meta for tensor in found)
     return None
 
 
@@ -221,9 +215,8 @@ def find_among(
 ) -> tuple[str, bool] | None:
     """Return a value's name among variables, and whether it names that very value."""
     items = [(n, v) for n, v in list(variables.items()) if not n.startswith("_")]
-    tensors = (
-        items if isinstance(value, nn.Module) else [*items, *tensors_of_modules(items)]
-    )
+    inside = () if isinstance(value, nn.Module) else tensors_of_modules(items)
+    tensors = [*items, *inside]
     exact = next((name for name, other in tensors if other is value), None)
     if exact is not None or isinstance(value, nn.Module):
         return None if exact is None else (exact, True)
@@ -248,7 +241,6 @@ def find_address(value: object) -> int | None:
     if not issubclass(type(value), Tensor) or not isinstance(value, Tensor):
         return None
     try:
-        address: int = address_of_storage(value.untyped_storage())
+        return int(address_of_storage(value.untyped_storage()))
     except (RuntimeError, NotImplementedError, ValueError):
         return None
-    return address
