@@ -113,9 +113,8 @@ def pair_rows(given: Given) -> Iterator[tuple[Tensor, Tensor]]:
 
 def reduce_lists(alike: Alike, given: Given) -> None:
     """Reduce or scatter lists of tensors; this process gets one of each list."""
-    for output, parts in zip(
-        given["output_tensors"], given["input_tensors"], strict=True
-    ):
+    pairs = zip(given["output_tensors"], given["input_tensors"], strict=True)
+    for output, parts in pairs:
         output.copy_(alike.reduce(parts[alike.me]))
 
 

@@ -195,9 +195,8 @@ def find_kept_values(
             return None
         made[storage] = kept.find(storage)
     nbytes = sum(recorded.nbytes_by_storage[storage] for storage in made)
-    return Done(
-        None, made, Evaluation(len(recorded), n_calls=0, nbytes=nbytes, flops=0)
-    )
+    cost = Evaluation(len(recorded), n_calls=0, nbytes=nbytes, flops=0)
+    return Done(None, made, cost)
 
 
 def run(replay: Execution, budget: ValueBudget, *, keeps: bool) -> Done:

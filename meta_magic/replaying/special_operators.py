@@ -96,11 +96,8 @@ def make_operator(signature: Signature) -> Operator:
 
 
 ON_CUDA_ALONE: Final = frozenset(
-    {
-        "aten.cudnn_batch_norm.default",
-        "aten.cudnn_batch_norm_backward.default",
-        "aten._fused_rms_norm_backward.default",
-    }
+    {"aten.cudnn_batch_norm.default", "aten.cudnn_batch_norm_backward.default"}
+    | {"aten._fused_rms_norm_backward.default"}
 )
 """Operators without a kernel of the CPU, but with a decomposition."""
 
@@ -192,11 +189,9 @@ def fill(assumption: Assumption, shape: Sequence[int], dtype: torch.dtype) -> Te
 
 def spread(count: int, like: Tensor) -> Tensor:
     """Return a mask of a tensor's shape with ``count`` true elements."""
-    numbers = torch.arange(like.numel(), device=like.device)
+    numbers, n = torch.arange(like.numel(), device=like.device), max(1, like.numel())
     # True wherever the running count of true elements reaches the next whole number.
-    flat = (numbers + 1) * count // max(1, like.numel()) > (
-        numbers * count // max(1, like.numel())
-    )
+    flat = (numbers + 1) * count // n > numbers * count // n
     return flat.view(like.shape)
 
 
@@ -279,28 +274,19 @@ class AttentionOperator(Operator):
         return [g for g, is_wanted in zip(grads, wanted, strict=False) if is_wanted]
 
 
-def run_math(
-    tensors: Sequence[Tensor], options: Mapping[str, Any], seed: int
-) -> Tensor:
+def run_math(tensors: Sequence[Tensor], options: Mapping[str, Any], seed: int) -> Any:
     """Return the output of attention, computed by many operators."""
     query, key, value = tensors
     dropout_p = options.get("dropout_p", 0.0)
     mask = options.get("attn_mask", options.get("attn_bias"))
-    output, weights = math_attention(
-        query,
-        key,
-        value,
-        mask if mask is not None and mask.numel() else None,
-        0.0,
-        options.get("is_causal", False),
-        scale=options.get("scale"),
-        enable_gqa=query.shape[1] != key.shape[1],
-    )
+    mask = mask if mask is not None and mask.numel() else None
+    given = query, key, value, mask, 0.0, options.get("is_causal", False)
+    scale, is_grouped = options.get("scale"), query.shape[1] != key.shape[1]
+    output, weights = math_attention(*given, scale=scale, enable_gqa=is_grouped)
     if dropout_p > 0:
         drawn = torch.rand(weights.shape, generator=Generator().manual_seed(seed))
         kept = (drawn >= dropout_p).to(weights.device, weights.dtype)
         n_groups = query.shape[1] // value.shape[1]
         value = value.repeat_interleave(n_groups, 1)
         output = weights * kept / (1 - dropout_p) @ value.to(weights.dtype)
-    made: Tensor = output.to(query.dtype)
-    return made
+    return output.to(query.dtype)

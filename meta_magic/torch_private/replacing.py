@@ -179,9 +179,7 @@ class Replacements:
         """Set attributes of a module or class that are the same in all recordings."""
         with lock:
             key = id(owner), *values
-            found = swapped.get(key)
-            if found is None:
-                found = swapped[key] = Swapped(owner, values)
+            found = swapped.setdefault(key, Swapped(owner, values))
             found.enter()
             self._entered.append(found)
 
@@ -200,16 +198,14 @@ class Replacements:
             while self._entered:
                 self._entered.pop().leave()
             while self._made:
-                self._put_back(*self._made.pop())
-
-    def _put_back(self, owner: Any, name: str, value: Any) -> None:
-        stack = stacks[id(owner), name]
-        is_newest = vars(owner).get(name) is value  # vars: getattr would bind a method
-        stack.remove(value)
-        if is_newest:
-            setattr(owner, name, stack[-1])
-        if len(stack) == 1:
-            del stacks[id(owner), name]
+                owner, name, value = self._made.pop()
+                stack = stacks[id(owner), name]
+                stack.remove(value)
+                # vars: getattr would bind a method
+                if vars(owner).get(name) is value:
+                    setattr(owner, name, stack[-1])
+                if len(stack) == 1:
+                    del stacks[id(owner), name]
 
 
 class ImportedNames(Replacements):

@@ -133,9 +133,8 @@ class Snapshot:
         context = getattr(GLOBAL_DEVICE_CONTEXT, "device_context", None)
         if context is not self._default_context:
             device = getattr(context, "device", None)
-            notes.append(
-                f"torch.set_default_device({device}) was undone after the cell"
-            )
+            what = f"torch.set_default_device({device})"
+            notes.append(f"{what} was undone after the cell")
             GLOBAL_DEVICE_CONTEXT.device_context = self._default_context
         return notes
 
@@ -144,10 +143,8 @@ def restore_modes(dispatch: Sequence[object], function: Sequence[object]) -> Non
     """Make the two stacks of modes hold these modes; compared by identity."""
     of_dispatch = dispatch_mode_stack, pop_dispatch_mode, push_dispatch_mode
     of_function = function_mode_stack, pop_function_mode, push_function_mode
-    for wanted, (stack, pop, push) in (
-        (dispatch, of_dispatch),
-        (function, of_function),
-    ):
+    both = (dispatch, of_dispatch), (function, of_function)
+    for wanted, (stack, pop, push) in both:
         if [*map(id, stack())] != [*map(id, wanted)]:
             while stack():
                 pop()

@@ -101,8 +101,7 @@ def address_of_generator(generator: Generator) -> int:
 
     Without it a generator of the user's own is another one at each draw.
     """
-    address: int = generator._cdata  # type: ignore[attr-defined]  # not in its stub
-    return address
+    return int(generator._cdata)  # type: ignore[attr-defined]  # not in its stub
 
 
 def count_owners(address: int) -> int:
@@ -111,8 +110,7 @@ def count_owners(address: int) -> int:
     Without it nobody knows when to look for a tensor that counts its own writes.
     """
     # One more owner is the Python object of the storage itself.
-    n_owners: int = torch._C._storage_Use_Count(address) - 1
-    return n_owners
+    return int(torch._C._storage_Use_Count(address)) - 1
 
 
 def is_counted_with(tensor: Tensor, other: Tensor) -> bool:
@@ -169,12 +167,8 @@ def unravel_below(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
 # ``torch.quasirandom.SobolEngine`` reads and writes memory, which meta has none of.
 SOBOL_DRAW: Final = torch._sobol_engine_draw
 SOBOL: Final = frozenset(
-    {
-        SOBOL_DRAW,
-        torch._sobol_engine_ff_,
-        torch._sobol_engine_initialize_state_,
-        torch._sobol_engine_scramble_,
-    }
+    {SOBOL_DRAW, torch._sobol_engine_ff_}
+    | {torch._sobol_engine_initialize_state_, torch._sobol_engine_scramble_}
 )
 
 
@@ -232,8 +226,7 @@ write_values: Final[Callable[[Tensor, int], str]] = _tensor_str._tensor_str
 
 def join_suffixes(text: str, suffixes: Sequence[str], indent: int) -> str:
     """Return the text of a tensor with suffixes, broken into lines as torch does."""
-    joined: str = _tensor_str._add_suffixes(text, suffixes, indent, force_newline=False)
-    return joined
+    return str(_tensor_str._add_suffixes(text, suffixes, indent, force_newline=False))
 
 
 # Sparse tensors: positions, and values at them.
@@ -247,10 +240,8 @@ SPARSE: Final = BY_ROWS | BY_COLUMNS | {torch.sparse_coo}
 
 # Operators that make a sparse tensor of positions and values, and share their memory.
 CONSTRUCTORS: Final = frozenset(
-    {
-        "aten._sparse_coo_tensor_with_dims_and_tensors.default",
-        "aten.sparse_compressed_tensor.comp_plain_value_size",
-    }
+    {"aten._sparse_coo_tensor_with_dims_and_tensors.default"}
+    | {"aten.sparse_compressed_tensor.comp_plain_value_size"}
 )
 
 # Operators that return the positions of a sparse tensor.
@@ -303,21 +294,13 @@ def build_sparse(
     like: Tensor, parts: Sequence[Tensor], *, is_coalesced: bool = False
 ) -> Tensor:
     """Return a sparse tensor of the size and layout of ``like``."""
-    shape = Tensor.size(like)
+    make: Callable[..., Tensor]
     with DisableTorchFunction(), DisableTorchDispatch(), BelowAutograd():
         if like.layout is torch.sparse_coo:
-            positions, values = parts
-            return torch.sparse_coo_tensor(
-                *(positions, values, shape),
-                is_coalesced=is_coalesced,
-                check_invariants=False,
-            )
-        starts, positions, values = parts
-        return torch.sparse_compressed_tensor(
-            *(starts, positions, values, shape),
-            layout=like.layout,
-            check_invariants=False,
-        )
+            make = partial(torch.sparse_coo_tensor, is_coalesced=is_coalesced)
+        else:
+            make = partial(torch.sparse_compressed_tensor, layout=like.layout)
+        return make(*parts, Tensor.size(like), check_invariants=False)
 
 
 def plan_part(real: Tensor) -> Tensor:

@@ -173,10 +173,8 @@ def is_by_onednn(a: Tensor) -> bool:
     is_asked = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
     if not is_asked or not a.numel():
         return False
-    has_gradients = torch.is_grad_enabled()
-    return a.dtype is torch.float32 or runs_lstm_by_onednn(
-        a.dtype, has_gradients=has_gradients
-    )
+    is_single, has_gradients = a.dtype is torch.float32, torch.is_grad_enabled()
+    return is_single or runs_lstm_by_onednn(a.dtype, has_gradients=has_gradients)
 
 
 def run_onednn(
@@ -199,11 +197,8 @@ def run_onednn(
         output, h, c, _ = aten.mkldnn_rnn_layer(a, *given, width, n_layers, *settings)
         return output, (h, c)
 
-    indices = range(len(weights))
-    is_training = settings[-1]
-    return run_layers(
-        run, a, indices, weights, dropout, n_layers, is_training=is_training
-    )
+    given = a, range(len(weights)), weights, dropout, n_layers
+    return run_layers(run, *given, is_training=settings[-1])
 
 
 def fill_biases(weights: Weights) -> Iterator[Tensor]:

@@ -253,8 +253,7 @@ def group(tensors: Iterable[Tensor]) -> list[dict[int, int]]:
 
 def read_version(tensor: Tensor) -> int:
     """Return how often a tensor was written in place, as torch counts it."""
-    version: int = version_of(tensor) if has_version(tensor) else 0
-    return version
+    return int(version_of(tensor)) if has_version(tensor) else 0
 
 
 def list_versions(tensors: Sequence[Tensor]) -> list[int]:

@@ -203,10 +203,8 @@ class TensorRegistry(StorageRegistry):
     def find(self, tensor: Tensor) -> Seen | None:
         """Return the last entry of ``tensor``, if the tensor has not changed since."""
         seen = self.seen_by_id.get(id(tensor))
-        if seen is None:
-            return None
-        ref = self._find_ref(tensor)
-        if ref is None:
+        ref = None if seen is None else self._find_ref(tensor)
+        if seen is None or ref is None:
             return None
         geometry = self._geometries.of(tensor, ref.placement)
         if seen[1] is ref and seen[2] is geometry:
@@ -317,11 +315,9 @@ class TensorRegistry(StorageRegistry):
     def _add(
         self, tensor: Tensor, storage: StorageRef | None, geometry: LiveGeometry
     ) -> Seen:
+        number_of_storage = storage.number if storage else self.n_storages
         if storage is None:  # sparse and nested tensors get a storage number each
-            number_of_storage = self.n_storages
             self.n_storages += 1
-        else:
-            number_of_storage = storage.number
         self._has_negatives |= geometry.record.is_neg
         seen = (len(self.storage_by_tensor), storage, geometry)
         self.storage_by_tensor.append(number_of_storage)

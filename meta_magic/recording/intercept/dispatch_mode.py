@@ -134,9 +134,8 @@ class DispatchMode(Inside, TorchDispatchMode):
                     and watched.concerns(read)
                 )
             ):
-                return self._run(
-                    OperatorCall(table, key, words, args, kwargs or {}), read
-                )
+                call = OperatorCall(table, key, words, args, kwargs or {})
+                return self._run(call, read)
             returned = self._make_result(entry, words, args, kwargs or {})
             if entry.allowed:  # checked after the call, as the kernel does
                 self._checks.check(entry, func, words, args, kwargs or {})

@@ -271,11 +271,8 @@ WRITING_STATISTICS: Final = frozenset(
     f"aten.{name}.{variant}"
     for variant in ("default", "out")
     for name in (
-        "native_batch_norm",
-        "cudnn_batch_norm",
-        "miopen_batch_norm",
-        "batch_norm_update_stats",
-        "batch_norm_gather_stats",
+        *("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"),
+        *("batch_norm_update_stats", "batch_norm_gather_stats"),
         "batch_norm_gather_stats_with_counts",
     )
 )

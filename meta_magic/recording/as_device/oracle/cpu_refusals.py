@@ -7,7 +7,6 @@ torch failed, as the CPU may refuse the function with another message than its o
 
 import math
 import re
-from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final, NoReturn
 
@@ -131,21 +130,14 @@ class Refusals:
         """Whether the CPU must be asked about a call: its signature is new."""
         if device == "meta" or (table.is_pure and key in table.entries):
             return False
-        name = table.name
-        if not name.startswith(OF_TORCH):
-            return False
-        if name.startswith(NEVER_ASKED) or (
-            device == "cuda" and name.startswith(FLOAT_STATISTICS)
-        ):
+        never = (*NEVER_ASKED, *(FLOAT_STATISTICS if device == "cuda" else ()))
+        if not table.name.startswith(OF_TORCH) or table.name.startswith(never):
             return False
         is_same = is_shared_view(table.func) and not table.may_overrun
         if is_same or torch.Tag.inplace_view in table.func.tags:
             return False
-        is_new = (
-            table.is_pure
-            or (*key, *sharing_of_inputs(given.inputs)) not in table.entries
-        )
-        return is_new or table.may_overrun
+        key = (*key, *sharing_of_inputs(given.inputs))
+        return table.is_pure or table.may_overrun or key not in table.entries
 
     def check(
         self, table: OpTable, given: Given, device: DeviceName, returned: Any = None
@@ -190,9 +182,8 @@ class Refusals:
 
     def reword(self, func: Any, args: Args, kwargs: Kwargs, error: Exception) -> None:
         """Raise the CPU's error for a function, if one of its operators was refused."""
-        if id(error) != self._raised or self._is_probe:
-            return
-        if torch.is_autocast_enabled("cuda"):
+        is_asked = id(error) == self._raised and not self._is_probe
+        if not is_asked or torch.is_autocast_enabled("cuda"):
             return
         if functorch_interpreter() is not None:  # its tensors have no memory
             return
@@ -237,10 +228,7 @@ def raise_instead(answer: Exception, error: Exception | None) -> NoReturn:
 
 ON_META: Final = re.compile(r"\bMeta(\w+)Type\b|\btorch\.meta\.(\w+)\b")
 
-BACKENDS: Final[Mapping[str, tuple[str, str]]] = {
-    "cpu": ("CPU", "torch"),
-    "cuda": ("CUDA", "torch.cuda"),
-}
+BACKENDS: Final = {"cpu": ("CPU", "torch"), "cuda": ("CUDA", "torch.cuda")}
 
 OLD: Final = frozenset(
     {"Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short"}
