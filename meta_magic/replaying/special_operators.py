@@ -52,8 +52,7 @@ class ConvolutionBackward(Operator):
     Nor does that of the weight read the weight. Under ``vmap`` torch asks for one at a
     time, and passes uninitialized memory for the other.
 
-    Source:
-        ``make_dummy`` in ``BatchRulesConvolution.cpp``.
+    Source: ``make_dummy`` in ``BatchRulesConvolution.cpp``.
     """
 
     def __init__(self, signature: Signature) -> None:

@@ -257,8 +257,7 @@ def count_words(call: Call, device: torch.device) -> int | None:
     The count is measured in this process: another build of torch may draw otherwise.
     The listed operators draw for one element after the other, or for groups of 16.
 
-    Source:
-        ``ATen/native/cpu/DistributionTemplates.h``.
+    Source: ``ATen/native/cpu/DistributionTemplates.h``.
     """
     is_listed = call.operator.name in LINEAR or never_rejects(call)
     if not is_listed or call.device_on(device).type != "cpu":

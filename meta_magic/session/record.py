@@ -267,8 +267,7 @@ def meta_like(tensor: Tensor) -> Tensor:
     Raises:
         TypeError: It is not a tensor, or of a kind that meta does not have.
 
-    Source:
-        ``torch._subclasses.meta_utils.MetaConverter``, as FakeTensorMode uses it.
+    Source: ``torch._subclasses.meta_utils.MetaConverter``, as FakeTensorMode uses it.
 
     Example:
         >>> weight = torch.ones(2, 3)

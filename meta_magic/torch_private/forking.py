@@ -14,8 +14,7 @@ def fork() -> int:
     handler of the C library. On meta no such thread is needed, so the child is forked
     without handlers, but for Python's own.
 
-    Source:
-        ``track_bad_autograd_forks`` in ``torch/csrc/autograd/engine.cpp``.
+    Source: ``track_bad_autograd_forks`` in ``torch/csrc/autograd/engine.cpp``.
     """
     libc, python = ctypes.PyDLL(None, use_errno=True), ctypes.pythonapi
     if not (count_gpus() and hasattr(libc, "_Fork")):

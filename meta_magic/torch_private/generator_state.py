@@ -10,11 +10,10 @@ steps are the n-th power of the map: the polynomial x^n, modulo the characterist
 polynomial, applied to the map. A polynomial over GF(2) is an integer here; its bit i is
 the coefficient of x^i.
 
-Source:
-    H. Haramoto, M. Matsumoto, T. Nishimura, F. Panneton, P. L'Ecuyer: Efficient Jump
-    Ahead for F2-Linear Random Number Generators, INFORMS J. on Computing 20 (2008).
-    M. Matsumoto, T. Nishimura: Mersenne Twister, ACM TOMACS 8 (1998): the recurrence
-    (2.1), and its characteristic polynomial (appendix A).
+Source: H. Haramoto, M. Matsumoto, T. Nishimura, F. Panneton, P. L'Ecuyer: Efficient
+Jump Ahead for F2-Linear Random Number Generators, INFORMS J. on Computing 20 (2008). M.
+Matsumoto, T. Nishimura: Mersenne Twister, ACM TOMACS 8 (1998): the recurrence (2.1),
+and its characteristic polynomial (appendix A).
 """
 
 import ctypes

@@ -31,9 +31,8 @@ from meta_magic.torch_private.tensor_internals import suggest_memory_format
 def cast_loss_gradient(returned: Tensor, _: Tensor, a: Tensor, *__: Any) -> Tensor:
     """Return a gradient of the dtype of its input.
 
-    Source:
-        ``mse_loss_backward`` and its like in ``Loss.cpp`` of torch 2.13; on meta they
-        are composed of operators that promote dtypes.
+    Source: ``mse_loss_backward`` and its like in ``Loss.cpp`` of torch 2.13; on meta
+    they are composed of operators that promote dtypes.
     """
     return returned.to(a.dtype) if a.is_meta else returned
 
@@ -49,9 +48,8 @@ def keep_losses(returned: Tensor, a: Tensor, b: Tensor, *_: Any, **__: Any) -> T
     The CPU writes the mean over the first of them, so that ``as_strided`` of the mean
     works there, and fails on meta.
 
-    Source:
-        ``mse_loss_out``, ``smooth_l1_loss_out``, ``soft_margin_loss`` and
-        ``binary_cross_entropy_cpu`` in ``Loss.cpp`` of torch 2.13.
+    Source: ``mse_loss_out``, ``smooth_l1_loss_out``, ``soft_margin_loss`` and
+    ``binary_cross_entropy_cpu`` in ``Loss.cpp`` of torch 2.13.
     """
     numel = prod(torch.broadcast_shapes(a.shape, b.shape))
     is_kept = returned.is_meta and not returned.ndim
@@ -150,11 +148,10 @@ def keep_statistics(
 ) -> tuple[Tensor, ...]:
     """Return the result of a norm, with mean and deviation in the dtype of the CPU.
 
-    Source:
-        ``native_layer_norm`` in torch's ``_refs``, and ``native_batch_norm_helper`` in
-        its decompositions ("very annoying inconsistency"): CUDA, and so meta, keeps
-        float32; the CPU keeps the dtype of the parameters, and nothing for a batch
-        norm that does not train.
+    Source: ``native_layer_norm`` in torch's ``_refs``, and ``native_batch_norm_helper``
+    in its decompositions ("very annoying inconsistency"): CUDA, and so meta, keeps
+    float32; the CPU keeps the dtype of the parameters, and nothing for a batch norm
+    that does not train.
     """
     if not next((v for v in arguments if isinstance(v, bool)), True):  # no training
         return drop_statistics(returned, a, *arguments)
@@ -181,10 +178,9 @@ def lay_out_layer_gradient(
 ) -> tuple[Tensor | None, ...]:
     """Return a gradient in rows.
 
-    Source:
-        ``layer_norm_backward_cpu`` in ``layer_norm.cpp`` of torch 2.13, and
-        ``layer_norm_backward_cuda`` in ``layer_norm_kernel.cu``: the gradient has the
-        layout of a contiguous input.
+    Source: ``layer_norm_backward_cpu`` in ``layer_norm.cpp`` of torch 2.13, and
+    ``layer_norm_backward_cuda`` in ``layer_norm_kernel.cu``: the gradient has the
+    layout of a contiguous input.
     """
     gradient, *rest = returned
     if gradient is None or not a.is_meta:
@@ -195,8 +191,7 @@ def lay_out_layer_gradient(
 def copy_storage(returned: Tensor, a: Tensor, *_: Any, **__: Any) -> Tensor:
     """Return a tensor on a storage as large as the input's, which the CPU copies.
 
-    Source:
-        ``clone_preserve_strides`` in ``TensorShape.cpp`` of torch 2.13.
+    Source: ``clone_preserve_strides`` in ``TensorShape.cpp`` of torch 2.13.
     """
     if not returned.is_meta or returned.storage_offset() != a.storage_offset():
         return returned
@@ -206,8 +201,7 @@ def copy_storage(returned: Tensor, a: Tensor, *_: Any, **__: Any) -> Tensor:
 def keep_last_of_window(returned: Tensor, n: int, *rest: Any, **given: Any) -> Tensor:
     """Return a window on a storage of one more element, if it is periodic.
 
-    Source:
-        ``kaiser_window`` in ``TensorFactories.cpp`` of torch 2.13.
+    Source: ``kaiser_window`` in ``TensorFactories.cpp`` of torch 2.13.
     """
     is_periodic = given.get("periodic", rest[0] if rest else True)
     if n <= 1 or not is_periodic:
@@ -218,9 +212,8 @@ def keep_last_of_window(returned: Tensor, n: int, *rest: Any, **given: Any) -> T
 def make_workspace(returned: tuple[Tensor | None, ...], *args: Any) -> Any:
     """Return the result of oneDNN, with the workspace that its backward reads.
 
-    Source:
-        ``mkldnn_rnn_layer`` in ``mkldnn/RNN.cpp`` of torch 2.13: there is no workspace
-        without gradients, and only oneDNN knows its size.
+    Source: ``mkldnn_rnn_layer`` in ``mkldnn/RNN.cpp`` of torch 2.13: there is no
+    workspace without gradients, and only oneDNN knows its size.
     """
     *outputs, _ = returned
     if not args[0].is_meta:
@@ -238,8 +231,7 @@ def make_workspace(returned: tuple[Tensor | None, ...], *args: Any) -> Any:
 def separate_biases(returned: tuple[Tensor, ...], *_: Any) -> tuple[Tensor, ...]:
     """Return gradients that are all different tensors.
 
-    Source:
-        ``meta_mkldnn_rnn_layer_backward`` in torch 2.13: both biases share one.
+    Source: ``meta_mkldnn_rnn_layer_backward`` in torch 2.13: both biases share one.
     """
     *weights, bias = returned[:4]
     return (*weights, bias, torch.empty_like(bias), *returned[5:])
@@ -257,10 +249,9 @@ def find_dtype(a: Tensor, arguments: Sequence[Any]) -> torch.dtype:
 def lay_out_image(returned: Tensor, a: Tensor, weight: Tensor, *_: object) -> Tensor:
     """Return the result of a convolution, channels last if an argument is.
 
-    Source:
-        ``meta_conv`` in torch 2.13 ("Memory format is left as contiguous: meta tensors
-        have no device info"); ``mkldnn_conv_use_channels_last`` and
-        ``cudnn_conv_suggest_memory_format`` in ``aten/src/ATen/native/ConvUtils.h``.
+    Source: ``meta_conv`` in torch 2.13 ("Memory format is left as contiguous: meta
+    tensors have no device info"); ``mkldnn_conv_use_channels_last`` and
+    ``cudnn_conv_suggest_memory_format`` in ``aten/src/ATen/native/ConvUtils.h``.
     """
     last = torch.channels_last
     is_image = a.is_meta and a.ndim == len("NCHW")
@@ -276,9 +267,8 @@ def lay_out_norm(
 ) -> tuple[Tensor, Tensor]:
     """Return the norm of a weight with the sizes of ``g``, of half floats in float32.
 
-    Source:
-        ``weight_norm_cpu`` in ``WeightNorm.cpp`` of torch 2.13. Meta has one norm for
-        a weight of one dimension, and keeps float16.
+    Source: ``weight_norm_cpu`` in ``WeightNorm.cpp`` of torch 2.13. Meta has one norm
+    for a weight of one dimension, and keeps float16.
     """
     weight, norm = returned
     if not norm.is_meta:
@@ -292,9 +282,8 @@ def mask_gradients(
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of a batch norm that ``output_mask`` asks for.
 
-    Source:
-        ``native_batch_norm_backward`` in torch 2.13's decompositions, which meta runs,
-        always returns the gradient of the input; kernels of devices read the mask.
+    Source: ``native_batch_norm_backward`` in torch 2.13's decompositions, which meta
+    runs, always returns the gradient of the input; kernels of devices read the mask.
     """
     masks = (v for v in arguments if isinstance(v, (list, tuple)) and True in v)
     mask = next(masks, [False] * len(returned))
@@ -361,8 +350,7 @@ def grouped_mm(
         ``(m, k) @ (k, n)`` is ``(g, m, n)`` with one group for each of ``offs``, and
         ``(g, m, k) @ (g, k, n)`` is ``(g, m, n)``.
 
-    Source:
-        torch 2.13 on meta: "Expected inputs of BF16 type"; the CPU takes others.
+    Source: torch 2.13 on meta: "Expected inputs of BF16 type"; the CPU takes others.
     """
     is_matrix = a.ndim == 2, b.ndim == 2  # noqa: PLR2004
     n_groups = len(offs) if offs is not None and all(is_matrix) else a.shape[0]
@@ -374,9 +362,8 @@ def grouped_mm(
 def arange(start: float, end: float, step: float = 1, **options: Any) -> Tensor | Any:
     """Return integers in steps of less than one; ``NotImplemented`` for other steps.
 
-    Source:
-        ``arange_out`` in ``aten/src/ATen/native/RangeFactories.cpp`` of torch 2.13: the
-        CPU counts them before it rounds the step, except for int64.
+    Source: ``arange_out`` in ``aten/src/ATen/native/RangeFactories.cpp`` of torch 2.13:
+    the CPU counts them before it rounds the step, except for int64.
     """
     dtype = options.get("dtype")
     is_narrow = dtype is not None and not dtype.is_floating_point
@@ -409,9 +396,8 @@ def multiply_and_add(bias: Tensor, a: Tensor, b: Tensor, **scales: Any) -> Any:
 
     Unusual or wrong arguments are left to torch's own kernel.
 
-    Source:
-        ``aten/src/ATen/native/LinearAlgebra.cpp`` of torch 2.13. Meta runs the one of
-        ``torch/_decomp/decompositions.py``, which takes 0.4 ms for the same result.
+    Source: ``aten/src/ATen/native/LinearAlgebra.cpp`` of torch 2.13. Meta runs the one
+    of ``torch/_decomp/decompositions.py``, which takes 0.4 ms for the same result.
     """
     is_usual = (
         all(type(given) in PLAIN and given.is_meta for given in (bias, a, b))
@@ -429,9 +415,8 @@ def multiply_and_add(bias: Tensor, a: Tensor, b: Tensor, **scales: Any) -> Any:
 def draw_normally(a: Tensor, mean: float = 0, std: float = 1, **given: Any) -> Any:
     """Return the tensor that ``normal_`` writes; leave what it refuses to torch.
 
-    Source:
-        ``aten/src/ATen/native/DistributionTemplates.h`` of torch 2.13. Meta runs
-        ``torch/_refs/__init__.py: normal_``, which takes 0.4 ms.
+    Source: ``aten/src/ATen/native/DistributionTemplates.h`` of torch 2.13. Meta runs
+    ``torch/_refs/__init__.py: normal_``, which takes 0.4 ms.
     """
     if type(a) in PLAIN and a.is_meta and a.is_floating_point() and std >= 0:
         return a

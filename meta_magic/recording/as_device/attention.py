@@ -78,8 +78,7 @@ class Attention(NamedTuple):
     def with_batch(self) -> "Attention":
         """Return the call with a batch of one.
 
-        Source:
-            ``scaled_dot_product_attention`` of torch 2.15, of the CPU and of meta.
+        Source: ``scaled_dot_product_attention`` of torch 2.15, of the CPU and of meta.
         """
         q, k, v = (t.unsqueeze(0) for t in self.tensors)
         mask = self.mask
@@ -211,9 +210,8 @@ def has_flash(call: Attention) -> bool:
 def has_efficient(call: Attention) -> bool:
     """Whether CUDA's memory-efficient kernel accepts a call, without grouped heads.
 
-    Source:
-        ``can_use_mem_efficient_attention`` in ``cuda/sdp_utils.cpp``; as on an H100
-        with torch 2.11. Sources after 2.13 take groups.
+    Source: ``can_use_mem_efficient_attention`` in ``cuda/sdp_utils.cpp``; as on an H100
+    with torch 2.11. Sources after 2.13 take groups.
     """
     q, k, v = call.tensors
     alignment = ALIGNMENT if q.dtype in HALVES else ALIGNMENT // 2
@@ -311,9 +309,8 @@ def as_float(call: Attention) -> Tensor | None:
 def align(mask: Tensor) -> Tensor:
     """Return a mask whose rows begin at multiples of 8 elements.
 
-    Source:
-        ``preprocess_mask`` in ``transformers/attention.cpp``; as on an H100 with
-        torch 2.11.
+    Source: ``preprocess_mask`` in ``transformers/attention.cpp``; as on an H100 with
+    torch 2.11.
     """
     *strides, last = mask.stride()
     if last == 1 and not any(stride % ALIGNMENT for stride in strides):

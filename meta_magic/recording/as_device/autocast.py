@@ -82,12 +82,11 @@ class DeviceChoices(RecordingReplacements):
       ``capturable=True``, and clips gradients one by one.
     * Losses of linear layers choose their chunks.
 
-    Source:
-        ``device_hint`` in ``torch/_meta_registrations.py`` of torch 2.13: the device of
-        a fake tensor, and "cuda" for one on meta. ``interpolate`` in
-        ``nn/functional.py``: the CPU's own kernels are deterministic.
-        ``optim/optimizer.py``, ``utils/_foreach_utils.py`` and
-        ``nn/modules/linear_cross_entropy_options.py``.
+    Source: ``device_hint`` in ``torch/_meta_registrations.py`` of torch 2.13: the
+    device of a fake tensor, and "cuda" for one on meta. ``interpolate`` in
+    ``nn/functional.py``: the CPU's own kernels are deterministic.
+    ``optim/optimizer.py``, ``utils/_foreach_utils.py`` and
+    ``nn/modules/linear_cross_entropy_options.py``.
     """
 
     def __enter__(self) -> None:

@@ -160,9 +160,8 @@ def needs_gradient(a: Tensor) -> bool:
 def svdvals(_: object, a: Tensor, *, driver: str | None = None) -> Any:
     """Return singular values; compute vectors only if a gradient needs them.
 
-    Source:
-        ``linalg_svdvals`` and ``linalg_eigvalsh`` in ``BatchLinearAlgebra.cpp`` of
-        torch 2.13: under a mode it always computes them.
+    Source: ``linalg_svdvals`` and ``linalg_eigvalsh`` in ``BatchLinearAlgebra.cpp`` of
+    torch 2.13: under a mode it always computes them.
     """
     return singular_values(
         a, full_matrices=False, compute_uv=needs_gradient(a), driver=driver
@@ -182,9 +181,8 @@ def eigvals(_: object, a: Tensor) -> Any:
 def matrix_rank(overload: str, _: object, *args: Any, out: Tensor, **given: Any) -> Any:
     """Write ranks of matrices into ``out``.
 
-    Source:
-        ``matrix_rank_impl`` in ``LinearAlgebra.cpp`` of torch 2.13: under a mode it
-        does not write ``out``, and returns another tensor.
+    Source: ``matrix_rank_impl`` in ``LinearAlgebra.cpp`` of torch 2.13: under a mode it
+    does not write ``out``, and returns another tensor.
     """
     operator = getattr(aten.linalg_matrix_rank, overload)
     key = DispatchKey.CompositeImplicitAutograd
@@ -235,9 +233,8 @@ def group_norm(
 class _GroupNorm(torch.autograd.Function):
     """A group norm with channels last, also in its gradient.
 
-    Source:
-        ``native_group_norm`` in ``derivatives.yaml``: except on the CPU the gradient is
-        put in rows first.
+    Source: ``native_group_norm`` in ``derivatives.yaml``: except on the CPU the
+    gradient is put in rows first.
     """
 
     @staticmethod
@@ -269,8 +266,7 @@ class _GroupNorm(torch.autograd.Function):
 def one_hot(_: Keep, a: Tensor, num_classes: int = -1) -> Any:
     """Return a row for each class value, with a one at that index.
 
-    Source:
-        ``one_hot`` in ``Onehot.cpp``: on meta it does not read the values.
+    Source: ``one_hot`` in ``Onehot.cpp``: on meta it does not read the values.
     """
     if not a.numel() or a.dtype is not torch.long:
         if num_classes <= 0 or a.numel():
@@ -304,8 +300,7 @@ def ctc_loss(
 ) -> Any:
     """Return the loss; its mean reads lengths that C++ writes into a new tensor.
 
-    Source:
-        ``ctc_loss`` in ``LossCTC.cpp``.
+    Source: ``ctc_loss`` in ``LossCTC.cpp``.
     """
     if reduction != MEAN:
         return NotImplemented
@@ -344,9 +339,8 @@ def ctc_loss_of_tensors(
 def max_pool1d(_: Keep, a: Tensor, *args: Any, **given: Any) -> Any:
     """Return a pooled tensor in rows; refuse dtypes that the CPU has no kernel for.
 
-    Source:
-        ``max_pool1d`` in ``MaxPooling.cpp`` of torch 2.13: a kernel of its own where no
-        gradient is wanted and no mode is on.
+    Source: ``max_pool1d`` in ``MaxPooling.cpp`` of torch 2.13: a kernel of its own
+    where no gradient is wanted and no mode is on.
     """
     if needs_gradient(a):
         return NotImplemented
@@ -378,8 +372,7 @@ ON_CPU: Final[Mapping[str, Callable[..., Any]]] = {
 def fused_dropout(_: Keep, a: Tensor, p: float, train: bool) -> Any:  # noqa: FBT001
     """Return what a dropout of one operator leaves, whose mask has a byte an element.
 
-    Source:
-        ``is_fused_kernel_acceptable`` in ``Dropout.cpp`` of torch 2.13.
+    Source: ``is_fused_kernel_acceptable`` in ``Dropout.cpp`` of torch 2.13.
     """
     if not (train and 0 < p < 1 and a.numel()):
         return NotImplemented
@@ -404,9 +397,8 @@ def cudnn_batch_norm(  # noqa: PLR0913, PLR0917  the operator's own
 ) -> Any:
     """Return the batch norm of cuDNN, where torch prefers it.
 
-    Source:
-        ``_select_batch_norm_backend`` and ``_batch_norm_impl_index`` in
-        ``Normalization.cpp``; in float32 as on an H100 with torch 2.11.
+    Source: ``_select_batch_norm_backend`` and ``_batch_norm_impl_index`` in
+    ``Normalization.cpp``; in float32 as on an H100 with torch 2.11.
     """
     if weight is None or bias is None or a.dtype is torch.bfloat16:
         return NotImplemented
@@ -445,8 +437,7 @@ DIFFERENTIATED: Final = frozenset({"prod", "prod.dim_int"})
 def scale_by_root(a: Tensor, sizes: Sequence[int], *_: object) -> tuple[Tensor, Tensor]:
     """Return a tensor as large as ``a``, and a number for each row, in float32.
 
-    Source:
-        ``_fused_rms_norm_cuda`` in ``layer_norm_kernel.cu`` of torch 2.13.
+    Source: ``_fused_rms_norm_cuda`` in ``layer_norm_kernel.cu`` of torch 2.13.
     """
     rows = [*a.shape[: a.ndim - len(sizes)], *[1] * len(sizes)]
     return a.new_empty(a.shape), a.new_empty(rows, dtype=torch.float32)
@@ -458,9 +449,8 @@ WHOLE: Final[Mapping[str, Callable[..., Any]]] = {
 }
 """Operators that torch composes on meta only; values return the same metadata.
 
-Source:
-    ``native_functions.yaml`` of torch 2.13: they have kernels for CPU and CUDA, and a
-    composition for other devices.
+Source: ``native_functions.yaml`` of torch 2.13: they have kernels for CPU and CUDA, and
+a composition for other devices.
 """
 
 

@@ -241,8 +241,7 @@ def run_packed(  # noqa: PLR0913, PLR0917  the operators' own
     sequences end; backwards, some begin. If all end together, oneDNN runs an LSTM as on
     sequences that are not packed.
 
-    Source:
-        ``PackedLayer`` and ``ReversedPackedLayer`` in ``RNN.cpp`` of torch 2.13.
+    Source: ``PackedLayer`` and ``ReversedPackedLayer`` in ``RNN.cpp`` of torch 2.13.
     """
     is_lstm = not isinstance(hx, Tensor)
     if batch_sizes.is_meta or (is_lstm and len(hx) != 2):  # noqa: PLR2004  torch refuses

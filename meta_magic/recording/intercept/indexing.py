@@ -82,8 +82,7 @@ def is_truth(index: Any, *, is_read: bool) -> bool:
 def find_at_truth(tensor: Tensor, index: Any) -> tuple[Tensor, tuple[Tensor]]:
     """Return the view that torch indexes at a boolean, and the positions.
 
-    Source:
-        ``boolToIndexingTensorCPUOrCUDA`` in ``TensorIndexing.h``: meta gets zeros.
+    Source: ``boolToIndexingTensorCPUOrCUDA`` in ``TensorIndexing.h``: meta gets zeros.
     """
     view = tensor.unsqueeze(0)
     if not index:

@@ -288,9 +288,8 @@ def find_always_written(op: str, names: Sequence[str]) -> frozenset[str]:
 def find_overwritten(op: str, names: Sequence[str]) -> frozenset[str]:
     """Return the arguments that a collective writes in full and does not read.
 
-    Source:
-        ``FakeProcessGroup.hpp`` and ``ProcessGroupGloo.cpp`` of torch 2.13: each output
-        is copied to, also by the group that sends nothing.
+    Source: ``FakeProcessGroup.hpp`` and ``ProcessGroupGloo.cpp`` of torch 2.13: each
+    output is copied to, also by the group that sends nothing.
     """
     if op in RECEIVING:
         return frozenset({REDUCED})

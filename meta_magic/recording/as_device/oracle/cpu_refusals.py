@@ -235,8 +235,7 @@ OLD: Final = frozenset(
 )
 """Types with a class of tensors of their own, whose name torch writes instead.
 
-Source:
-    ``processErrorMsg`` in ``torch/csrc/Exceptions.cpp`` of torch 2.13.
+Source: ``processErrorMsg`` in ``torch/csrc/Exceptions.cpp`` of torch 2.13.
 """
 
 

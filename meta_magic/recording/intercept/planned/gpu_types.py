@@ -53,8 +53,7 @@ def find_plan() -> DevicePlan | None:
 class GpuProperties:
     """Properties of an H100, which every planned GPU is taken to be.
 
-    Source:
-        ``torch.cuda.get_device_properties`` on an H100 with 80 GB.
+    Source: ``torch.cuda.get_device_properties`` on an H100 with 80 GB.
     """
 
     name: str = "NVIDIA H100 80GB HBM3"
