@@ -177,8 +177,7 @@ class Operator:
         reads_metadata: Whether it reads only the metadata of its tensors.
         is_builtin: Whether it is torch's own: its tags then say whether it draws.
         lays_out_anew: Whether it may change the shape or strides of its arguments.
-        can_split: Whether the CPU draws the same numbers when it draws for one part of
-            the elements after the other.
+        can_split: Whether the CPU draws the same numbers part by part.
         draws_by_shape: Whether it draws equally many numbers for all valid values.
         draws_blindly: Whether the count of its draws depends on no tensor's values.
         unread: Indices of the tensors of which it reads only the metadata.

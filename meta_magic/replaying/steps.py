@@ -42,12 +42,10 @@ class Plan:
     Attributes:
         given: Storages that need their content from outside before the first step.
         blank: Storages that are allocated before the first step, without content.
-        end: Where torch's default generator ends, as the source of a draw; None if
-            the plan does not use it.
+        end: Where torch's default generator ends, as the source of a draw; else None.
         sources: All sources at which the state of a generator is needed.
         last_draw: The last draw from that generator; -1 if there is none.
-        held: Storages whose content an earlier replay kept, each with the last call
-            that made or wrote it.
+        held: Storages with kept content, each with the last call that wrote it.
         retained: Storages to keep for later replays.
     """
 
@@ -139,8 +137,7 @@ class Request:
         until: The count of calls to consider; None for all of them.
         can_assume: Whether the result may rest on assumed values and sizes.
         keeps: Whether live storages are kept for later replays.
-        may_reorder: Whether calls may run earlier than they were made, if less memory
-            is held then.
+        may_reorder: Whether calls may run earlier, if that takes less memory.
         max_flops: Operations above which planning is given up; None for no limit.
     """
 

@@ -205,9 +205,8 @@ class CallSites:
     """Interns call sites, and knows which function of torch runs now.
 
     Attributes:
-        running: The function of torch that runs now; None outside of any. The caller
-            assigns it, and restores the value before: a method would be one more
-            Python call for each call of torch.
+        running: The function of torch that runs now, or None. The caller assigns and
+            restores it, as a method would be one more Python call each time.
     """
 
     def __init__(

@@ -84,10 +84,8 @@ class DevicePlan:
             the code names none; None where no factory runs.
         current: Index of the accelerator that ``"cuda"`` means.
         is_real: Whether tensors are really made on the devices that the code names.
-        device_count: What ``torch.cuda.device_count()`` returns: of any number, one
-            for each rank of a machine.
-        find_derived: Returns the storages on meta by name, and those computed from
-            them.
+        device_count: What ``torch.cuda.device_count()`` returns.
+        find_derived: Returns the storages on meta by name, or computed from such.
     """
 
     def __init__(

@@ -91,8 +91,7 @@ class CarriedGenerator:
     Attributes:
         state: Its state, with the mark.
         end: Its state after the draws of the recording.
-        own: The generator, if it is the user's; None for torch's default. It is held
-            strongly: the wrapper that an operator gets is gone at once.
+        own: The generator, if it is the user's: its wrappers are gone at once.
         is_settled: Whether a later recording moved the default generator to ``end``.
     """
 

@@ -49,8 +49,7 @@ class Origin:
         generator_state: State of torch's default generator after the block, or after
             its draws were made later; None if no draw is missing.
         last_draw: The last draw that was made later; -1 for none.
-        modules: The modules seen that were live when the block ended, by their number
-            in the program.
+        modules: The live modules at the end of the block, by their number.
         versions: torch's count of in-place writes of a tensor at the end of the block,
             by its storage and ``id``: of tensors of modules, and of others whose count
             does not follow from the recorded calls. The storage is -1 for a tensor that

@@ -143,8 +143,7 @@ class StorageRegistry:
 
     Attributes:
         deaths: Pairs (operator calls recorded so far, storage), one per freed storage.
-        sizes: (operator calls recorded so far, storage, bytes from then on) of storages
-            that no operator made or resized.
+        sizes: (calls so far, storage, bytes from then on), where no operator made it.
         freed: Storages that were freed and are not noted yet.
         has_on_meta: Whether the cell put any tensor on meta by name.
         aliased: Storages with several version counters, as ``.data`` makes them.

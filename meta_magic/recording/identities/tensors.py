@@ -154,8 +154,7 @@ class TensorRegistry(StorageRegistry):
     Attributes:
         seen_by_id: What was last seen at each address; perhaps another is there now.
         n_unrecorded: How many counted writes of a storage have no row.
-        forget: Called with the ``id()`` of a tensor that was just made, and None:
-            drops what was last seen at its address.
+        forget: Drops what was last seen at an ``id()``; takes that, and None.
     """
 
     def __init__(

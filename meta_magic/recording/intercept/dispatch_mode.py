@@ -68,10 +68,8 @@ class DispatchMode(Inside, TorchDispatchMode):
     Attributes:
         is_in_backward: Whether the function mode is on for hooks of a backward pass:
             kernels, which are no code of the cell, run without it.
-        watched: Keeps arrays equal to the tensors that share their memory; None if
-            no memory is shared.
-        hand_over: Runs an operator of torch.distributed, given its call and what runs
-            it, where several ranks are recorded side by side; else None.
+        watched: Keeps arrays equal to tensors that share their memory; None for none.
+        hand_over: Runs a collective where ranks are recorded side by side; else None.
     """
 
     supports_higher_order_operators = True

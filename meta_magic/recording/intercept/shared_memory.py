@@ -53,9 +53,8 @@ class SharedArray:
     """Memory of a real array, and the tensor on meta that shares it.
 
     Attributes:
-        content: Shows whether the memory was written since: the bytes of a small array,
-            or the checksum of a larger one; None for an array, not a storage, above
-            ``MAX_COPIED_NBYTES``.
+        content: The bytes of a small array, or the checksum of a larger one, to notice
+            writes; None for an array above ``MAX_COPIED_NBYTES``.
         is_watched: Whether it is checked before each operator, because it is small.
     """
 

@@ -30,8 +30,7 @@ class Diagnostics:
         notes: What the user should know; a dictionary, so that each is there once.
         caveats: (text, line of the cell or None) of everything that may make a replay
             differ from the same block on a real device.
-        unasked: The calls that there was no time to ask the oracle about, as operator
-            and key.
+        unasked: The calls, as operator and key, that there was no time to ask about.
     """
 
     def __init__(self, sites: CallSites) -> None:

@@ -157,9 +157,8 @@ class ModuleCallRecorder:
         word: The module word of an operator called now; see ``program.HEADER``.
         values: For each finished call its structure, then a word per tensor.
         while_built: The calls that came from the construction of a module.
-        early_trees: Trees of the modules built and called here, by the number of the
-            root, as they were after their first call: a temporary one is gone at the
-            end.
+        early_trees: Trees of modules built and called here, by the root's number, after
+            their first call: a temporary one is gone at the end.
         registered: (module number, name, storage number) of each parameter registered.
         on_older_module: Called with each module that the block did not build, and its
             arguments; returns the modules for which it need not be called again.

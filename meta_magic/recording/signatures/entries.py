@@ -147,8 +147,7 @@ class OpTable:
         makes_new: Whether some result is no alias of an argument.
         is_elementwise: Whether no number among its arguments decides metadata.
         has_alike: Whether its calls have a second key, if the first one is unknown.
-        alike: Entries by :func:`~meta_magic.recording.signatures.cache.generalize` of
-            their keys.
+        alike: Entries by the generalized keys of calls.
     """
 
     def __init__(self, func: Any) -> None:
