@@ -350,7 +350,7 @@ def is_laid_out_alike(func: Any, made: list[Tensor], given: list[Tensor]) -> boo
     if torch.Tag.pointwise in func.tags or any(one in name for one in LAID_OUT_ALIKE):
         return True
     shapes = {tensor.shape for tensor in (*made, *given)}
-    return len(shapes) == 1 and "backward" in name
+    return len(shapes) == 1 and "backward" in name  # activations have no tag for it
 
 
 def shrink(value: Any) -> Any:
@@ -425,11 +425,7 @@ def describe(value: Any) -> object:
 
 
 def copy_with_strides(real: Tensor, tensor: Tensor) -> Tensor:
-    """Return the values of a tensor with the strides of the tensor on meta.
-
-    On the CPU ``x.cpu()`` is ``x``, and numpy sees its strides; a copy has others if
-    there are gaps between elements.
-    """
+    """Return the values of a tensor with its strides on meta, which numpy would see."""
     if real.dtype != tensor.dtype or real.stride() == tensor.stride():
         return real
     once = tuple(slice(1 if step == 0 else None) for step in tensor.stride())

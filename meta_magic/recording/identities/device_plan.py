@@ -255,11 +255,7 @@ def is_in_cpu_context(caller: FrameType) -> bool:
 
 
 def read_context(caller: FrameType) -> torch.device | None:
-    """Return the device of ``with torch.device(...)``, by the frame of ``CONTEXT``.
-
-    None for ``with torch.device(x.device)`` where the code put ``x`` on no device: that
-    names none.
-    """
+    """Return the device that ``with torch.device(...)`` names by itself, if any."""
     device: torch.device = caller.f_locals["self"].device
     return None if is_home(device) else device
 

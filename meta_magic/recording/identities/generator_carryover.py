@@ -133,11 +133,7 @@ def forget_carried(program: Program) -> None:
 
 
 def advance_own(program: Program, state_at: Callable[[int], Tensor | None]) -> bool:
-    """Set the user's generators to their states after all draws; return if all moved.
-
-    A generator is moved only if its state is still the carried one, and if all its
-    draws were made.
-    """
+    """Set the user's generators past all draws that were made; return if all moved."""
     are_all_moved = True
     for carried in [*kept]:
         generator = carried.own

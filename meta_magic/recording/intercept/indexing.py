@@ -142,11 +142,7 @@ def keep_positions(item: Any, keep: Keep) -> Any:
 
 
 def list_positions(item: Any) -> Any:
-    """Return nested sequences of numbers, and of tensors that are one, as lists.
-
-    None for other values. Each item is read once more, as torch does: a ``Subset`` of a
-    tensor makes each of them by an operator.
-    """
+    """Return nested sequences of numbers and 0-d tensors as lists; None for others."""
     if is_sequence(item):
         parts = [list_positions(part) for part in item]
         return None if any(part is None for part in parts) else parts

@@ -305,11 +305,7 @@ PICKLED: Final = "pickle wrote tensors with the values that they would have, on 
 
 
 class DataSources(RecordingReplacements):
-    """Context manager that replaces the functions by which data comes into a cell.
-
-    No mode and no hook of torch sees them, so the names themselves are replaced for as
-    long as the cell runs. Calls from other threads are not changed.
-    """
+    """Context manager that replaces the functions by which data comes into a cell."""
 
     def __init__(
         self,

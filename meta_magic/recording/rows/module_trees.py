@@ -413,11 +413,7 @@ def find_trees(numbers: ModuleNumbers) -> list[TreeColumns]:
 
 
 def find_roots(live: list[nn.Module]) -> list[nn.Module]:
-    """Return the module of each tree built or called, in order of first sight.
-
-    A module is a root unless another live one that was seen holds it, or torch's own
-    ``__init__`` has not run yet.
-    """
+    """Return the live modules that no other one holds, in order of first sight."""
     fresh = live
     held: set[int] = set()
     expanded = set(map(id, live))
