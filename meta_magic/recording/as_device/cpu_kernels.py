@@ -342,10 +342,7 @@ def match_cpu_strides(func: Any, args: Args, kwargs: Kwargs, returned: Any) -> A
 
 
 def is_laid_out_alike(func: Any, made: list[Tensor], given: list[Tensor]) -> bool:
-    """Whether strides follow from the order of dimensions, as in elementwise operators.
-
-    The gradients of most activations are elementwise, and have no tag that says so.
-    """
+    """Whether strides follow from the order of dimensions, as of elementwise ones."""
     name = str(func)
     if torch.Tag.pointwise in func.tags or any(one in name for one in LAID_OUT_ALIKE):
         return True

@@ -131,11 +131,7 @@ class Constants:
         *,
         is_borrowed: bool = False,
     ) -> None:
-        """Note the content of a real storage, or of one on meta that replaces it.
-
-        A borrowed one does not change while the block runs: a large one is then not
-        copied.
-        """
+        """Note the content of a real storage; of a large borrowed one without copy."""
         if ref.number in self._known:
             return
         self._known.add(ref.number)
