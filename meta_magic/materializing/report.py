@@ -142,12 +142,8 @@ class MaterializeReport:
         made = [t for t in self.tensors if t.filled_by not in (KEPT, LEFT)]
         red = (UNINITIALIZED, DRAWN_OTHERWISE)
         others = (t.filled_by for t in made if t.filled_by not in red)
-        lines = [
-            (
-                f"{self.module} on {self.places}: {len(made):,} tensors, "
-                f"{format_bytes(self.nbytes)}, in {self.seconds:.2f} s"
-            )
-        ]
+        where = f"{self.module} on {self.places}: {len(made):,} tensors"
+        lines = [f"{where}, {format_bytes(self.nbytes)}, in {self.seconds:.2f} s"]
         for filled_by in dict.fromkeys((*FIRST, *others, KEPT)):
             lines += self._list(filled_by)
         ties = [t.name for t in made if t.tied_to and t.kind not in COMPANIONS]

@@ -82,13 +82,11 @@ def _is_mixed(signature: Signature, on_meta: Sequence[bool]) -> bool:
     if signature.op == WRITE:  # torch copies to meta, but not from there
         return on_meta[-1] and not on_meta[0]
     pairs = zip(signature.inputs, on_meta, strict=True)
-    return _is_refused(
-        signature.op,
-        [
-            replace(g, placement=META if there else g.placement or CPU)
-            for g, there in pairs
-        ],
-    )
+    placed = [
+        replace(g, placement=META if there else g.placement or CPU)
+        for g, there in pairs
+    ]
+    return _is_refused(signature.op, placed)
 
 
 def _find_unnamed(program: Program) -> Iterator[Note]:

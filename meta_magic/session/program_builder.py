@@ -76,6 +76,7 @@ class ProgramBuilder:
         """Return the whole program; its caveats may omit failures."""
         write = self._writers
         write.rows.flush()
+        nodes = (call for call, _ in write.rows.forward_by_sequence.values())
         columns = {
             "words": write.rows.words.view().tobytes(),
             "storage_by_tensor": write.registry.storage_by_tensor.tobytes(),
@@ -83,10 +84,7 @@ class ProgramBuilder:
             "module_rows": write.calls.rows.tobytes(),
             "module_values": write.calls.values.tobytes(),
             "modules": _name_modules(write.numbers, trees),
-            "facts": write.rows.roles.build(
-                write.calls,
-                (call for call, _ in write.rows.forward_by_sequence.values()),
-            ),
+            "facts": write.rows.roles.build(write.calls, nodes),
         }
         return self._build(trees, columns, omits_failures=omits_failures)
 
@@ -96,7 +94,8 @@ class ProgramBuilder:
         write, diagnostics = self._writers, self._writers.diagnostics
         positions = write.sites.build_positions()
         failures = () if omits_failures else describe_failures(diagnostics)
-        texts = [*[GAP][: write.draws.has_gap], *write.imports.caveats]
+        gaps = [GAP][: write.draws.has_gap]
+        texts = [(text, None) for text in (*gaps, *write.imports.caveats)]
         n_calls = write.clock.now  # the call that runs now may have evaluations already
         owners = dict(trees[0].owner_by_storage) if trees else {}
         for tree in trees[1:]:
@@ -114,11 +113,7 @@ class ProgramBuilder:
             constants=write.constants.build(),
             imports=write.imports.build(),
             written_unseen=tuple(sorted(write.constants.written_unseen)),
-            caveats=(
-                *failures,
-                *diagnostics.caveats,
-                *((text, None) for text in texts),
-            ),
+            caveats=(*failures, *diagnostics.caveats, *texts),
             evaluations=_list_until(n_calls, diagnostics.evaluations),
             assumptions=_list_until(n_calls, diagnostics.assumptions),
             kernels=tuple(diagnostics.kernels),

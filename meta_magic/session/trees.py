@@ -43,25 +43,20 @@ class TreeFinder:
         calls = self._calls.calls_by_module()
         found = find_trees(self._numbers)
         # Those of plain parameters are known from the nodes of autograd.
-        self._roles.note_gradients(
-            [
-                parameter
-                for columns in found
-                for module in columns.modules
-                for parameter in parameters_of(module).values()
-                if parameter is not None and parameter.__class__ is not nn.Parameter
-            ]
-        )
+        held = (parameters_of(m).values() for part in found for m in part.modules)
+        given = [p for part in held for p in part if p is not None]
+        plain = [p for p in given if p.__class__ is not nn.Parameter]
+        self._roles.note_gradients(plain)
         roots = [columns.modules[0] for columns in found]
         unnamed = {id(root) for root in roots} - names.keys()
         if unnamed:
             names |= find_names(namespace, unnamed)
-        trees = [
-            describe_columns(
-                self._registry, self._numbers, columns, names.get(id(root), ""), calls
-            )
-            for root, columns in zip(roots, found, strict=True)
-        ]
+        by, known = (
+            (self._registry, self._numbers),
+            [names.get(id(r), "") for r in roots],
+        )
+        pairs = zip(found, known, strict=True)
+        trees = [describe_columns(*by, part, name, calls) for part, name in pairs]
         early = self._calls.early_trees
         described = set[int]().union(*(tree.fqn_by_module for tree in trees if early))
         for tree in early.values():
@@ -90,11 +85,8 @@ def find_names(
 ) -> dict[int, str]:
     """Return the shortest way to write each module, by ``id``, if one is found."""
     names: dict[int, str] = {}
-    variables = [
-        (name, value, 0)
-        for name, value in list(namespace.items())
-        if not name.startswith("_") and name not in IPYTHONS
-    ]
+    items = [(n, v) for n, v in [*namespace.items()] if not n.startswith("_")]
+    variables = [(name, value, 0) for name, value in items if name not in IPYTHONS]
     to_read = deque(variables)
     seen = {id(value) for _, value, _ in variables}
     while to_read and len(names) < len(wanted) and len(seen) < MAX_SEEN:

@@ -53,8 +53,7 @@ def choose_fill(init: Init, task: Task, own: Collection[int]) -> Fill:
     if make is not None:
         fill = make(asked)
     else:
-        entries = open_checkpoint(init, task.device, FILL_BY_INIT)
-        fill = CheckpointFill(asked, entries)
+        fill = CheckpointFill(asked, open_checkpoint(init, task.device, FILL_BY_INIT))
     if not rest:
         return fill
     return JoinedFill(fill, ReplayFill(replace(task, state=STATES[1]), rest=rest))
@@ -66,17 +65,13 @@ class JoinedFill:
     def __init__(self, first: Fill, second: Fill) -> None:
         self._fills = first, second
         self.targets = [*first.targets, *second.targets]
+        self.n_operators = first.n_operators + second.n_operators
         self._of_second = {*second.targets}
 
     @property
     def n_work(self) -> int:
         """The work of both."""
         return sum(fill.n_work for fill in self._fills)
-
-    @property
-    def n_operators(self) -> int:
-        """Recorded calls that run again for both."""
-        return sum(fill.n_operators for fill in self._fills)
 
     def forecast(self) -> Forecast:
         """Return what will be replayed for both."""

@@ -43,11 +43,8 @@ class ResetFill(EmptyFill):
     def finish(self) -> Sequence[str]:
         """Call the initializers; tensors that were real before keep their values."""
         made = {id(held.tensor) for target in self.targets for held in target.held}
-        kept = {
-            address_of(held.tensor)
-            for held in self._held
-            if id(held.tensor) not in made and held.tensor.layout is torch.strided
-        }
+        others = [h.tensor for h in self._held if id(h.tensor) not in made]
+        kept = {address_of(t) for t in others if t.layout is torch.strided}
         self._reached = reset_modules(self._root, kept)
         return super().finish()
 

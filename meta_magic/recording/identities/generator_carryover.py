@@ -156,9 +156,8 @@ def was_used_since(state: bytes) -> bool:
     if last is None or last.is_settled or state == last.state:
         return False
     # Draws keep the mark: without it somebody set this state since then.
-    is_unmarked = state[TWISTER] == last.state[TWISTER] and (
-        state[FIRST] != last.state[FIRST]
-    )
+    is_marked = state[FIRST] == last.state[FIRST]
+    is_unmarked = state[TWISTER] == last.state[TWISTER] and not is_marked
     if state[SEED] != last.state[SEED] or is_unmarked:
         return False
     with DisableTorchFunction(), DisableTorchDispatch():

@@ -108,11 +108,8 @@ def is_scalar(value: Any) -> bool:
 
 def is_like_tuple(index: Any) -> bool:
     """Whether torch takes a sequence for a tuple: if it has items besides numbers."""
-    return (
-        is_sequence(index)
-        and len(index) < MAX_LIKE_TUPLE
-        and not all(isinstance(item, Number) for item in index)
-    )
+    is_short = is_sequence(index) and len(index) < MAX_LIKE_TUPLE
+    return is_short and not all(isinstance(item, Number) for item in index)
 
 
 def is_sequence(value: Any) -> bool:

@@ -46,9 +46,8 @@ class Initializer:
     ) -> None:
         self._count = count
         self._name = f"nn.init.{function.__name__.removeprefix(PREFIX)}"
-        self._schema = parse_schema(
-            f"init::_(Tensor(a!) tensor{arguments})->Tensor(a!)"
-        )
+        schema = f"init::_(Tensor(a!) tensor{arguments})->Tensor(a!)"
+        self._schema = parse_schema(schema)
         self.function = function
         is_random = any(a.name == "generator" for a in self._schema.arguments)
         self.tags = {torch.Tag.nondeterministic_seeded} if is_random else set()
@@ -118,14 +117,10 @@ INITIALIZERS: Final = {
         Initializer(
             init.dirac_,
             ", int groups",
-            lambda tensor, groups: (
-                1 + groups * min(tensor.shape[0] // groups, tensor.shape[1])
-            ),
+            lambda w, groups: 1 + groups * min(w.shape[0] // groups, w.shape[1]),
         ),
     )
 }
 """Initializers by the name in their rows."""
 
-INITIALIZER_BY_CODE: Final = {
-    initializer.function.__code__: initializer for initializer in INITIALIZERS.values()
-}
+INITIALIZER_BY_CODE: Final = {it.function.__code__: it for it in INITIALIZERS.values()}

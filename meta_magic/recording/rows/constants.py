@@ -75,9 +75,8 @@ class Constants:
         """Note the content of a sparse tensor on meta that replaces a real one."""
         self._known.add(ref.number)
         data = read_bytes(parts_of(copy)[-1].untyped_storage())
-        self._constants[ref.number] = Constant(
-            storage=ref.number, data=data, sparse=copy
-        )
+        constant = Constant(storage=ref.number, data=data, sparse=copy)
+        self._constants[ref.number] = constant
 
     def note_real_inputs(self, inputs: Sequence[tuple[Tensor, Seen]]) -> bool:
         """Note real tensors about to be used; return whether numpy wrote one since."""
@@ -139,13 +138,10 @@ class Constants:
         if storage.nbytes() > most:
             with DisableTorchFunction(), DisableTorchDispatch():
                 tensor = as_bytes(storage)
-                constant = Constant(
-                    storage=ref.number,
-                    data=None,
-                    checksum=sum_bytes(tensor),
-                    tensor=tensor,
-                    name=name,
-                )
+                total = sum_bytes(tensor)
+            constant = Constant(
+                storage=ref.number, data=None, checksum=total, tensor=tensor, name=name
+            )
         else:
             data = read_bytes(storage) if storage.nbytes() else b""
             constant = Constant(storage=ref.number, data=data, name=name)

@@ -73,13 +73,9 @@ class Diagnostics:
 
     def count_real(self, call: LiveCall, n_storages: int) -> None:
         """Count the real memory of a call; note it if the code did not ask for it."""
-        made = {
-            seen[1].number: tensor.untyped_storage().nbytes()
-            for tensor, seen in call.outputs
-            if seen[1] is not None
-            and seen[1].number >= n_storages
-            and not seen[2].is_meta
-        }
+        real = ((t, seen[1]) for t, seen in call.outputs if not seen[2].is_meta)
+        new = ((t, ref.number) for t, ref in real if ref and ref.number >= n_storages)
+        made = {number: tensor.untyped_storage().nbytes() for tensor, number in new}
         self.nbytes_real += sum(made.values())
         function = self._sites.function
         is_asked = function in device_constructors() or function is pad_packed

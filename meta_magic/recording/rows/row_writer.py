@@ -210,9 +210,8 @@ class RowWriter:
     ) -> None:
         """Record that the call just written would have drawn random numbers."""
         planned = self.entries[words[0]].drawn_on
-        is_on_meta = self._registry.has_on_meta and any(
-            map(self._registry.is_on_meta, words[HEADER:])
-        )
+        named = map(self._registry.is_on_meta, words[HEADER:])
+        is_on_meta = self._registry.has_on_meta and any(named)
         self.draws.note(self._clock.now - 1, generator, planned, is_on_meta=is_on_meta)
 
     def draw_for_real(

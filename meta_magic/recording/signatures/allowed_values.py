@@ -99,8 +99,7 @@ Rule = Callable[[Operands], Iterator[Allowed]]
 
 def n_along(given: Operands) -> int:
     """Return the size of the dimension along which positions are."""
-    size: int = given.shape("self")[given.find("dim", 0)]
-    return size
+    return int(given.shape("self")[given.find("dim", 0)])
 
 
 def among_rows(given: Operands) -> Iterator[Allowed]:
