@@ -134,9 +134,7 @@ def count_uses(part: ProgramReplay) -> Counter[Phase]:
     return n_by_phase
 
 
-def group_needing(
-    targets: Sequence[Target],
-) -> Iterator[tuple[str, tuple[str, ...], int]]:
+def group_needing(targets: list[Target]) -> Iterator[tuple[str, tuple[str, ...], int]]:
     """Yield kind, a few names, and number of targets, the module's own first."""
     groups: dict[tuple[str, str], list[str]] = {}
     for target in targets:

@@ -175,12 +175,10 @@ class Preparation:
         kept = [(t, grad) for t, grad in pairs if grad is not None and id(grad) in made]
         return kept, sum(grad is not None for _, grad in pairs) - len(kept)
 
-    def _pair(
-        self, contents: Mapping[Target, Content]
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def _pair(self, made: Mapping[Target, Content]) -> Iterator[tuple[Tensor, Tensor]]:
         real: dict[int, Tensor] = {}
         for target in self.targets:
-            content = contents[target]
+            content = made[target]
             for tensor in target.tensors:
                 if isinstance(content, Tensor):
                     real[id(tensor)] = content
@@ -207,17 +205,15 @@ class Preparation:
             yield describe_tensor(held, LEFT)
 
 
-def describe_tensor(
-    held: Held, filled_by: str, tied_to: str | None = None
-) -> FilledTensor:
+def describe_tensor(held: Held, source: str, tied: str | None = None) -> FilledTensor:
     """Return the record of a tensor."""
     return FilledTensor(
         name=held.name,
         kind=held.kind,
-        filled_by=filled_by,
+        filled_by=source,
         shape=tuple(held.tensor.shape),
         dtype=held.tensor.dtype,
-        tied_to=tied_to,
+        tied_to=tied,
         device=held.tensor.device,
     )
 

@@ -271,9 +271,7 @@ class CallRunner:
                     tensors[i] = tensors[i].detach()
         return tensors
 
-    def make(
-        self, call: Call, draw: Draw | None, tensors: Sequence[Tensor]
-    ) -> list[Tensor]:
+    def make(self, call: Call, draw: Draw | None, given: list[Tensor]) -> list[Tensor]:
         """Make a call; return its output tensors."""
         if call.operator.is_setting:
             storage, geometry = call.outputs[0], call.signature.outputs[0]
@@ -283,7 +281,7 @@ class CallRunner:
         generator = None
         if draw is not None:
             generator = self.streams.prepare(draw, call.device_on(self.device))
-        returned = self._call(call, tensors, generator)
+        returned = self._call(call, given, generator)
         if draw is not None:
             self.streams.note(draw)
         if call.operator.lays_out_anew:
@@ -291,9 +289,7 @@ class CallRunner:
                 self.memory.held[storage].tensors.clear()
         return tensors_in(returned)
 
-    def use_up(
-        self, call: Call, draw: Draw, pieces: Iterable[Sequence[Tensor]]
-    ) -> None:
+    def use_up(self, call: Call, draw: Draw, pieces: Iterable[list[Tensor]]) -> None:
         """Advance the generator as a call does, by it or by skipping its words."""
         device, n_words = call.device_on(self.device), count_words(call, self.device)
         if n_words is not None:

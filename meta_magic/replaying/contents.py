@@ -200,9 +200,7 @@ class RawTracker:
         self._plan = plan
         self.raw = raw
 
-    def check(
-        self, step: Step, read_inputs: Callable[[Call], Sequence[Tensor]]
-    ) -> None:
+    def check(self, step: Step, read: Callable[[Call], Sequence[Tensor]]) -> None:
         """Track the next step before it runs; refuse uninitialized elements."""
         call, raw, plan = step.call, self.raw, self._plan
         if step.kind == StepKind.DRAW:
@@ -211,7 +209,7 @@ class RawTracker:
         adds = dict(call.signature.arguments).get("accumulate")
         mark = MARKS[call.operator.name] if is_marked and not adds else None
         if call.operator.name == WHERE and call.inputs[0] not in raw:
-            self._choose(call, read_inputs(call)[0])
+            self._choose(call, read(call)[0])
             return
         if (
             step.kind == StepKind.RUN
@@ -226,7 +224,7 @@ class RawTracker:
             follow_call(call, raw, plan, is_made=step.kind == StepKind.ALLOCATE)
             return
         geometry = call.signature.inputs[0]
-        given = call.usage.arguments.fill(read_inputs(call), torch.device("cpu"))
+        given = call.usage.arguments.fill(read(call), torch.device("cpu"))
         which = torch.zeros(geometry.shape, dtype=torch.bool, device="cpu")
         mark(which, given)
         raw[call.inputs[0]].write_some(geometry, which.numpy())

@@ -299,11 +299,9 @@ class Planner:
 class CallQueue:
     """A queue of the calls that a backward walk visits, the latest first."""
 
-    def __init__(
-        self, recorded: ProgramCalls, end: int, kept: Mapping[int, int]
-    ) -> None:
+    def __init__(self, calls: ProgramCalls, end: int, kept: Mapping[int, int]) -> None:
         self._kept = kept
-        self._writers = recorded.writers
+        self._writers = calls.writers
         self._now = end
         self._heap: list[int] = []
 

@@ -172,9 +172,7 @@ class SparseMemory:
         self._values: dict[int, set[int]] = {}  # groups that share their values
         self._sparse_by_positions: dict[int, set[int]] = {}
 
-    def follow(
-        self, call: int, signature: Signature, storages: Sequence[int]
-    ) -> set[int]:
+    def follow(self, call: int, signature: Signature, storages: list[int]) -> set[int]:
         """Read the next call; return storages that it changes without a write."""
         self.is_there = True
         changed: set[int] = set()

@@ -36,22 +36,20 @@ CONTROL_GROUPS: Final = (
 """Files with the memory limit and use of a container: cgroups version 2, then 1."""
 
 
-def read_device(
-    device: str | torch.device, error: type[MetaMagicError]
-) -> torch.device:
+def read_device(device: str | torch.device, kind: type[MetaMagicError]) -> torch.device:
     """Return a device of this machine, or raise ``error``."""
     there = list_devices()
     listed = f"there {'is' if len(there) == 1 else 'are'} {', '.join(there)}"
     try:
         read = torch.device(device)
     except (RuntimeError, TypeError):
-        raise error(f"{device!r} names no device: {listed}") from None
+        raise kind(f"{device!r} names no device: {listed}") from None
     if str(read) == "cuda" and torch.cuda.is_available():
         read = torch.device("cuda", torch.cuda.current_device())
     if read.type == "cpu":
         return torch.device("cpu")
     if str(read) not in there:
-        raise error(f"there is no device {str(device)!r} to put data on: {listed}")
+        raise kind(f"there is no device {str(device)!r} to put data on: {listed}")
     return read
 
 

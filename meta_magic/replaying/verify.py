@@ -133,20 +133,18 @@ def build_tensor(geometry: Geometry, content: torch.UntypedStorage | Tensor) -> 
     return made
 
 
-def trace_back(
-    origin: Origin, number: int, program: Program
-) -> tuple[Origin, int] | None:
+def trace_back(origin: Origin, number: int, last: Program) -> tuple[Origin, int] | None:
     """Return which recording has a storage's content as ``program`` left it."""
-    earlier = order_latest_first(program, imported_by)
+    earlier = order_latest_first(last, imported_by)
     if any(each is origin.program for each in earlier):
         return origin, number
     current = origin.program
-    while current is not program:
+    while current is not last:
         imported = next((i for i in current.imports if i.storage == number), None)
         if imported is None:
             return None
         current, number = imported.program, imported.origin
-    return Origin(program=program), number
+    return Origin(program=last), number
 
 
 COLUMNS: Final = [
@@ -317,9 +315,7 @@ class Verifier:
         runner.memory.tensor(storage, geometry).zero_()
 
 
-def compare(
-    call: Call, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
-) -> Iterator[Row]:
+def compare(call: Call, inputs: list[Tensor], outputs: list[Tensor]) -> Iterator[Row]:
     """Yield the differences between recorded and real outputs of a call."""
     if len(outputs) != len(call.outputs):
         yield None, "outputs", len(call.outputs), len(outputs)

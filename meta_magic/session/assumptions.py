@@ -232,13 +232,11 @@ class OtherRanks:
         if sender is not None:
             self._note("assumed", NOTE.format(sender, self._rank))
 
-    def refuse(
-        self, columns: ReplayColumns, storages: Iterable[int], what: str
-    ) -> None:
+    def refuse(self, columns: ReplayColumns, storages: Iterable[int], by: str) -> None:
         """Raise a ``MissingValueError`` if values rest on other processes."""
         sender = self._find(columns, storages)
         if sender is not None:
-            raise MissingValueError(REFUSAL.format(what, sender))
+            raise MissingValueError(REFUSAL.format(by, sender))
 
     def rests_on_others(self, columns: ReplayColumns, storage: int) -> bool:
         """Whether the values of a storage rest on other processes."""

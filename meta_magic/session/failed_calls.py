@@ -174,18 +174,16 @@ class CallDescriber:
             notes=notes,
         )
 
-    def describe_loading(
-        self, module: nn.Module, state: Mapping[str, Any]
-    ) -> FailedCall:
+    def describe_loading(self, root: nn.Module, state: Mapping[str, Any]) -> FailedCall:
         """Return the record of a state dictionary that did not fit a module."""
-        own = _list_tensors(module)
+        own = _list_tensors(root)
         pairs = [
             (name, self._number(tensor), self._number(state[name]))
             for name, tensor in own.items()
             if isinstance(state.get(name), Tensor) and state[name].shape != tensor.shape
         ]
         loading = Loading(
-            owner=self._name_module(module),
+            owner=self._name_module(root),
             given=next(iter(self._list_arguments(None, None)), "the state"),
             pairs=tuple(pairs),
             missing=tuple(name for name in own if name not in state),
@@ -196,7 +194,7 @@ class CallDescriber:
                 if isinstance(value, Mapping) and own and {*own} <= {*value}
             ),
         )
-        call = self.describe(Called(None, module=module), RuntimeError())
+        call = self.describe(Called(None, module=root), RuntimeError())
         for name, *numbers in pairs:
             for number in numbers:
                 operand = self._operands[number]

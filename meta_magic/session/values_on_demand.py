@@ -429,22 +429,20 @@ def _call_with(table: OpTable, given: Given, real_by_id: Mapping[int, Tensor]) -
     return returned if table.name == COPY else put_on_meta(returned, out_by_id)
 
 
-def _call_assumed(
-    table: OpTable, given: Given, read: Tensor, assumption: Assumption
-) -> Any:
+def _call_assumed(table: OpTable, given: Given, read: Tensor, guess: Assumption) -> Any:
     """Return the result of an operator whose values are as assumed."""
-    counts = {id(read): assumption.n_true}
+    counts = {id(read): guess.n_true}
     if table.name == INDEX:
         return _index_by_masks(given.args, counts)
     if table.name == SELECT:
         return _select_by_mask(given.args[0], read, counts)
     if table.name == NONZERO:
-        shape = (assumption.n_true, read.ndim)
+        shape = (guess.n_true, read.ndim)
         return torch.empty(shape, dtype=torch.long, device="meta")
     if table.name == COPY:
         dtype = given.kwargs.get("dtype") or read.dtype
-        return fill(assumption, read.shape, dtype)
-    number = assumption.n_true if assumption.value is None else assumption.value
+        return fill(guess, read.shape, dtype)
+    number = guess.n_true if guess.value is None else guess.value
     is_whole = float(number).is_integer()
     has_fractions = read.dtype.is_floating_point or read.dtype.is_complex
     return int(number) if is_whole and not has_fractions else number
@@ -478,13 +476,11 @@ def _index_by_masks(args: Args, count_by_id: Mapping[int, int]) -> Tensor:
     return match_cpu_strides(index, (tensor, positions), {}, found)  # type: ignore[no-any-return]  # it returns what any operator does
 
 
-def _select_by_mask(
-    tensor: Tensor, mask: Tensor, count_by_id: Mapping[int, int]
-) -> Tensor:
+def _select_by_mask(tensor: Tensor, mask: Tensor, counts: Mapping[int, int]) -> Tensor:
     """Return a meta tensor with an element for each true one of a mask."""
     shape = torch.broadcast_shapes(tensor.shape, mask.shape)
     repeats = prod(shape) // max(1, mask.numel())
-    count = count_by_id[id(mask)] * repeats
+    count = counts[id(mask)] * repeats
     return torch.empty(count, dtype=tensor.dtype, device="meta")
 
 

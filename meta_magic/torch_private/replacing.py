@@ -228,9 +228,7 @@ class ImportedNames(Replacements):
             self.replace(self._module, name, replaced[key])
 
 
-def call_with_original(
-    replaceable: Replaceable, function: Callable[[], object]
-) -> None:
+def call_with_original(replaceable: Replaceable, func: Callable[[], object]) -> None:
     """Call a function while an attribute of torch has its original value."""
     owner, name = replaceable
     with lock:
@@ -239,7 +237,7 @@ def call_with_original(
         if stack is not None:
             setattr(owner, name, stack[0])
         try:
-            function()
+            func()
         finally:
             if stack is not None:
                 setattr(owner, name, before)

@@ -346,18 +346,16 @@ def move_earlier(replay: Execution) -> bool | None:
     return None
 
 
-def put_cast(
-    targets: Mapping[int, Target], put: Put, number: int, content: Content
-) -> None:
+def put_cast(targets: Mapping[int, Target], put: Put, key: int, real: Content) -> None:
     """Put the content of a storage on the device and with the dtype of its target."""
-    target = targets[number]
-    is_there = target.dtype is None and content.device == target.device
-    if isinstance(content, Tensor) or is_there:
-        put(target, content)
+    target = targets[key]
+    is_there = target.dtype is None and real.device == target.device
+    if isinstance(real, Tensor) or is_there:
+        put(target, real)
         return
     dtype = torch.uint8 if target.dtype is None else target.held[0].tensor.dtype
-    whole = torch.empty(0, dtype=dtype, device=content.device)
-    whole.set_(content)
+    whole = torch.empty(0, dtype=dtype, device=real.device)
+    whole.set_(real)
     cast = whole.to(device=target.device, dtype=target.dtype)
     put(target, cast.untyped_storage())
 

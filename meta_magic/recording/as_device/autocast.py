@@ -266,14 +266,12 @@ class DeviceAutocast(RecordingReplacements):
             torch.set_autocast_dtype(device, dtype)
         torch.clear_autocast_cache()
 
-    def cast_where_on(
-        self, name: str, args: Args, kwargs: Kwargs
-    ) -> tuple[Args, Kwargs]:
+    def cast_where_on(self, op: str, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         """Return arguments as autocast casts them, if it is on in the cell."""
         device = self._plan.kernels_of((args, kwargs)) if self.is_on else "meta"
-        if device not in self._enabled or name not in self._names[device]:
+        if device not in self._enabled or op not in self._names[device]:
             return args, kwargs
-        return self.cast(device, name, args, kwargs)
+        return self.cast(device, op, args, kwargs)
 
     def cast(
         self, device: DeviceName, name: str, args: Args, kwargs: Kwargs

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, Final
 
 import torch
-from torch import SymInt, Tensor, UntypedStorage
+from torch import Tensor, UntypedStorage
 
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.signatures.entries import Args
@@ -83,9 +83,7 @@ def copy_shallowly(caller: FrameType, registry: TensorRegistry) -> Tensor | None
     return made
 
 
-def rebuild_on(
-    storage: UntypedStorage, like: Tensor, offset: int | SymInt = 0
-) -> Tensor:
+def rebuild_on(storage: UntypedStorage, like: Tensor, offset: Any = 0) -> Tensor:
     """Return a tensor on a storage, made as torch unpickles one."""
     with torch.no_grad():
         made = torch.empty((0,), dtype=like.dtype, device=storage.device)

@@ -186,9 +186,7 @@ class ReadStorages(RecordingReplacements):
             return address
         return self._shared.find_address(storage)
 
-    def _resize(
-        self, plain: Callable[..., Any], storage: UntypedStorage, *args: Any
-    ) -> Any:
+    def _resize(self, plain: Any, storage: UntypedStorage, *args: Any) -> Any:
         returned = plain(storage, *args)
         self._registry.note_resized(storage)
         return returned

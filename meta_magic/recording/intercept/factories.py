@@ -5,7 +5,7 @@ the CPU, no function mode sees it, and ``nn.Parameter(x)`` runs no operator. Wit
 this file a cell would hold real tensors, or parameters that no row made.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -167,9 +167,7 @@ def read_sparse(
     return (*given, *args[n_positions + 1 :]), {**kwargs, **named}
 
 
-def join_values(
-    data: Sequence[Any], like: Tensor, make: Callable[[Any], Tensor]
-) -> Tensor:
+def join_values(data: Any, like: Tensor, make: Callable[[Any], Tensor]) -> Tensor:
     """Return a tensor like ``like``, with the values of a list that has tensors."""
     parts = [make(value).reshape(-1) for value in flatten(data)]
     if sum(part.numel() for part in parts) != like.numel():

@@ -32,9 +32,7 @@ Keep = Callable[..., None]
 """Takes a tensor, the function that made it, and its arguments."""
 
 
-def prepare_index(
-    func: Any, args: Args, device: str, keep: Keep
-) -> tuple[Any, Sequence[Any]]:
+def prepare_index(func: Any, args: Args, device: str, keep: Keep) -> tuple[Any, Any]:
     """Return an indexing method and its arguments, with tensors of known values.
 
     Where the device fills with a written number, which meta would copy, the method

@@ -41,14 +41,12 @@ HALF: Final = 0.5
 class Initializer:
     """An initializer, recorded like an operator."""
 
-    def __init__(
-        self, function: Any, arguments: str, count: Callable[..., int]
-    ) -> None:
+    def __init__(self, func: Any, arguments: str, count: Callable[..., int]) -> None:
         self._count = count
-        self._name = f"nn.init.{function.__name__.removeprefix(PREFIX)}"
+        self._name = f"nn.init.{func.__name__.removeprefix(PREFIX)}"
         schema = f"init::_(Tensor(a!) tensor{arguments})->Tensor(a!)"
         self._schema = parse_schema(schema)
-        self.function = function
+        self.function = func
         is_random = any(a.name == "generator" for a in self._schema.arguments)
         self.tags = {torch.Tag.nondeterministic_seeded} if is_random else set()
 

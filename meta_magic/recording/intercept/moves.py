@@ -290,9 +290,7 @@ FIRST_DECIDES: Final = frozenset(
 """Operators that accept several devices; the result is on the first one."""
 
 
-def join_placements(
-    table: OpTable, inputs: Sequence[LiveGeometry]
-) -> torch.device | None:
+def join_placements(table: OpTable, inputs: list[LiveGeometry]) -> torch.device | None:
     """Return the planned device of an operator's new tensors; refuse to mix devices."""
     placements = {geometry.placement for geometry in inputs}
     if len(placements) == 1:

@@ -52,17 +52,15 @@ class Constants:
         self._known: set[int] = set()
         self._sums: dict[int, int] = {}
 
-    def note_values(
-        self, made: Tensor, function: Any, args: Args, kwargs: Kwargs
-    ) -> None:
+    def note_values(self, made: Tensor, func: Any, args: Args, kwargs: Kwargs) -> None:
         """Note the values of a meta tensor that a function made from Python values."""
-        data = data_of(function, args, kwargs)
+        data = data_of(func, args, kwargs)
         if not made.is_meta or isinstance(data, (Tensor, np.ndarray)):
             return  # made from a tensor or an array: by operators
-        if function is Tensor.new_tensor:
-            function, args = torch.tensor, args[1:]
+        if func is Tensor.new_tensor:
+            func, args = torch.tensor, args[1:]
         with DisableTorchFunction(), DisableTorchDispatch():
-            real = function(*args, **{**kwargs, "dtype": made.dtype, "device": "cpu"})
+            real = func(*args, **{**kwargs, "dtype": made.dtype, "device": "cpu"})
         self._registry.note_deaths()  # its address may belong to another tensor
         self._registry.verify((made,))
         ref = self._registry.storage_of(made)

@@ -237,9 +237,7 @@ def add_calls(
     return build_tree(parents, columns)
 
 
-def build_tree(
-    parents: Sequence[int], columns: Mapping[str, Iterable[object]]
-) -> ModuleNode:
+def build_tree(parents: Sequence[int], columns: Mapping[str, Any]) -> ModuleNode:
     """Return the root of a tree, however deep it is; parents come first."""
     nodes = [*map(object.__new__, repeat(ModuleNode, len(parents)))]
     for name, values in columns.items():

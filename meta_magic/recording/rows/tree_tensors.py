@@ -163,7 +163,7 @@ def read_mesh(tensor: Tensor) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return tuple((name, group.ranks) for name, group in pairs if group is not None)
 
 
-def read_all(registry: TensorRegistry, tensors: Sequence[Tensor]) -> list[Seen | None]:
+def read_all(registry: TensorRegistry, tensors: list[Tensor]) -> list[Seen | None]:
     """Return number, storage and geometry of tensors, and None for lazy ones."""
     try:
         return read_known(registry, tensors)
@@ -172,9 +172,7 @@ def read_all(registry: TensorRegistry, tensors: Sequence[Tensor]) -> list[Seen |
         return [None if is_lazy(tensor) else read(tensor) for tensor in tensors]
 
 
-def read_known(
-    registry: TensorRegistry, tensors: Iterable[Tensor]
-) -> list[Seen | None]:
+def read_known(registry: TensorRegistry, tensors: list[Tensor]) -> list[Seen | None]:
     """Return the entries of tensors, most of which did not change."""
     find, read = registry.seen_by_id.get, registry.read
     found: list[Seen | None] = []

@@ -10,7 +10,7 @@ Read ``BorrowedModules.borrow_called`` first.
 """
 
 import threading
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial, wraps
 from typing import Any, Final, TypeAlias
 
@@ -72,9 +72,7 @@ class BorrowedTensor:
 class BorrowedEntry:
     """An entry of a dictionary: the state of an optimizer, or a tensor of a module."""
 
-    def __init__(
-        self, holder: MutableMapping[Any, Any], key: object, value: object
-    ) -> None:
+    def __init__(self, holder: dict[Any, Any], key: object, value: object) -> None:
         self._holder = holder
         self._key = key
         self._value = value
@@ -330,7 +328,7 @@ class BorrowedModules(RecordingReplacements):
         return is_due
 
     @uninterrupted
-    def _borrow_entry(self, state: MutableMapping[Any, Any], parameter: Tensor) -> None:
+    def _borrow_entry(self, state: dict[Any, Any], parameter: Tensor) -> None:
         known = state.get(parameter, MISSING)
         self._borrowed.append(BorrowedEntry(state, parameter, known))
         if known is not MISSING:

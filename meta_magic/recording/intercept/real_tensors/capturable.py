@@ -5,7 +5,7 @@ and not which one. Read ``is_capturable`` and ``name_of_real`` first.
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, Final
 
@@ -225,9 +225,7 @@ def find_among(
     return next(((name, False) for name in aliases), None)
 
 
-def tensors_of_modules(
-    items: Iterable[tuple[str, object]],
-) -> Iterator[tuple[str, Tensor]]:
+def tensors_of_modules(items: list[tuple[str, object]]) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors of the modules among variables, each with its path."""
     for name, module in items:
         # isinstance alone would read ``__class__``, which runs code of lazy objects.
