@@ -6,7 +6,7 @@ variable, ``model``, or by the way to it, such as ``config["models"][0]``.
 
 import weakref
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from typing import Final
 
@@ -43,7 +43,7 @@ class TreeFinder:
         calls = self._calls.calls_by_module()
         found = find_trees(self._numbers)
         # Those of plain parameters are known from the nodes of autograd.
-        held = (parameters_of(m).values() for part in found for m in part.modules)
+        held = [parameters_of(m).values() for part in found for m in part.modules]
         given = [p for part in held for p in part if p is not None]
         plain = [p for p in given if p.__class__ is not nn.Parameter]
         self._roles.note_gradients(plain)
@@ -80,9 +80,7 @@ def modules_in(namespace: Mapping[str, object]) -> dict[str, nn.Module]:
     }
 
 
-def find_names(
-    namespace: Mapping[str, object], wanted: Collection[int]
-) -> dict[int, str]:
+def find_names(namespace: Mapping[str, object], wanted: set[int]) -> dict[int, str]:
     """Return the shortest way to write each module, by ``id``, if one is found."""
     names: dict[int, str] = {}
     items = [(n, v) for n, v in [*namespace.items()] if not n.startswith("_")]

@@ -113,8 +113,9 @@ def find_on_meta(root: nn.Module) -> list[nn.Module] | None:
     walked, opened = [root], set[int]()
     for module in walked:
         held = (*parameters_of(module).values(), *buffers_of(module).values())
-        if not all(tensor is None or tensor.is_meta for tensor in held):
-            return None
+        for tensor in held:  # a generator would take twice the time
+            if tensor is not None and not tensor.is_meta:
+                return None
         children = children_of(module)
         if children and id(module) not in opened:
             opened.add(id(module))
