@@ -449,6 +449,18 @@ def test_a_checkpoint_that_is_left_out_sends_what_a_written_one_does(
     assert len(own) > 10
 
 
+def test_a_checkpoint_that_is_left_out_keeps_no_tensor_alive(script, tmp_path):
+    text = RESUMES.replace("shard, mesh", "shard.clone(), mesh")
+    path = script(f"{text}\ndel state; torch.ones(1)")
+    traces = [
+        record_ranks(path, 2, "all", args=[str(tmp_path / name), *option])[0]
+        for name, option in (("saved", []), ("left out", ["sum"]))
+    ]
+    assert [trace.error for trace in traces] == [None, None]
+    written, left_out = (trace.memory.live_nbytes[-1] for trace in traces)
+    assert written == left_out
+
+
 def test_a_rank_that_no_other_sends_the_plan_of_a_checkpoint_goes_on(tmp_path):
     text = RESUMES.replace("sys.argv", repr(["", str(tmp_path / "saved"), "sum"]))
     with record(world=3, rank=2) as trace:

@@ -238,7 +238,9 @@ class Checkpoints(Replacements):
             metadata = plain(*bound.args, **bound.kwargs)
         finally:
             self._saver.write_blank = None
-        self._kept[Path(path).resolve()] = metadata, getattr(planner, "state_dict", {})
+        values = getattr(planner, "state_dict", {}).items()
+        others = {name: one for name, one in values if not isinstance(one, Tensor)}
+        self._kept[Path(path).resolve()] = metadata, others
         return metadata
 
     def _load(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
