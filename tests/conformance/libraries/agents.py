@@ -1,6 +1,6 @@
 """Agents: policies and networks of values."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
@@ -54,23 +54,20 @@ def on_pictures(module: nn.Module) -> Any:
     return module(torch.randint(0, 256, (2, 3, 36, 36), dtype=torch.uint8))
 
 
-POLICIES: dict[str, tuple[Any, Callable[[nn.Module], Any]]] = {
-    "ActorCriticPolicy": (build_actor_critic, ROWS),
-    "ActorCriticPolicy, discrete": (build_discrete, ROWS),
-    "ActorCriticPolicy, state dependent": (
-        lambda: build_actor_critic(use_sde=True),
-        ROWS,
-    ),
+POLICIES: dict[str, Any] = {
+    "ActorCriticPolicy": build_actor_critic,
+    "ActorCriticPolicy, discrete": build_discrete,
+    "ActorCriticPolicy, state dependent": lambda: build_actor_critic(use_sde=True),
     "ActorCriticCnnPolicy": (build_of_pictures, on_pictures),
-    "dqn.QNetwork": (lambda: build_actor("dqn"), ROWS),
-    "td3.Actor": (lambda: build_actor("td3"), ROWS),
-    "sac.Actor": (lambda: build_actor("sac"), ROWS),
+    "dqn.QNetwork": lambda: build_actor("dqn"),
+    "td3.Actor": lambda: build_actor("td3"),
+    "sac.Actor": lambda: build_actor("sac"),
 }
 
 
 def list_stable_baselines3() -> Iterator[Case]:
     """Yield the policies of its agents."""
-    yield from list_cases("stable_baselines3", POLICIES)
+    yield from list_cases("stable_baselines3", POLICIES, ROWS)
 
 
 SIZES = {"in_features": 3, "out_features": 2, "num_cells": [8]}
@@ -83,18 +80,12 @@ def mix(module: nn.Module) -> Any:
     return module(torch.rand(4, 2, 1), torch.rand(4, 5))
 
 
-NETWORKS: dict[str, tuple[Any, Callable[[nn.Module], Any]]] = {
-    "MLP": (
-        SIZES
-        | {"norm_class": nn.LayerNorm, "dropout": 0.1}
-        | {"norm_kwargs": {"normalized_shape": 8}},
-        ROWS,
-    ),
-    "MLP, noisy": (
-        lambda: import_module("torchrl.modules").MLP(
-            **SIZES, layer_class=import_module("torchrl.modules").NoisyLinear
-        ),
-        ROWS,
+NETWORKS: dict[str, Any] = {
+    "MLP": SIZES
+    | {"norm_class": nn.LayerNorm, "dropout": 0.1}
+    | {"norm_kwargs": {"normalized_shape": 8}},
+    "MLP, noisy": lambda: import_module("torchrl.modules").MLP(
+        **SIZES, layer_class=import_module("torchrl.modules").NoisyLinear
     ),
     "ConvNet": (
         {"in_features": 3, "num_cells": [4, 4], "strides": 2},
@@ -108,7 +99,7 @@ NETWORKS: dict[str, tuple[Any, Callable[[nn.Module], Any]]] = {
         },
         on((2, 3, 16, 16)),
     ),
-    "DdpgMlpActor": ({"action_dim": 2, "mlp_net_kwargs": {"in_features": 3}}, ROWS),
+    "DdpgMlpActor": {"action_dim": 2, "mlp_net_kwargs": {"in_features": 3}},
     "MultiAgentMLP": (
         AGENTS | {"centralized": False, "share_params": False, "num_cells": 8},
         on((4, 2, 3)),
@@ -125,13 +116,10 @@ NETWORKS: dict[str, tuple[Any, Callable[[nn.Module], Any]]] = {
     ),
     "LSTM": ({"input_size": 3, "hidden_size": 4}, on((2, 5, 3))),
     "GRU": ({"input_size": 3, "hidden_size": 4}, on((2, 5, 3))),
-    "NormalParamExtractor": (
-        lambda: nn.Sequential(
-            nn.Linear(3, 4), import_module("torchrl.modules").NormalParamExtractor()
-        ),
-        ROWS,
+    "NormalParamExtractor": lambda: nn.Sequential(
+        nn.Linear(3, 4), import_module("torchrl.modules").NormalParamExtractor()
     ),
-    "BatchRenorm1d": ({"num_features": 3}, ROWS),
+    "BatchRenorm1d": {"num_features": 3},
 }
 
 
@@ -143,4 +131,4 @@ def build_mixer() -> nn.Module:
 
 def list_torchrl() -> Iterator[Case]:
     """Yield networks of its agents."""
-    yield from list_cases("torchrl.modules", NETWORKS)
+    yield from list_cases("torchrl.modules", NETWORKS, ROWS)

@@ -90,24 +90,29 @@ def on(*shapes: tuple[int, ...]) -> Callable[[nn.Module], Any]:
     return lambda module: module(*(torch.rand(shape) for shape in shapes))
 
 
+Call = Callable[[nn.Module], Any]
 Settings = dict[str, Any] | Callable[[], nn.Module]
 """Keyword arguments of a class, or a function that builds a model."""
 
 
 def list_cases(
-    library: str, models: Mapping[str, tuple[Settings, Callable[[nn.Module], Any]]]
+    library: str,
+    models: Mapping[str, Settings | tuple[Settings, Call]],
+    call: Call | None = None,
 ) -> Iterator[Case]:
     """Yield a case for each entry of a library's table.
 
     Args:
         library: Name of its package.
         models: By the path of a class below the package, what may follow a comma being
-            a word on the settings: settings, and what calls the model.
+            a word on the settings: settings, or these and what calls the model.
+        call: What calls the models beside which nothing stands.
     """
-    for name, (settings, call) in models.items():
+    for name, entry in models.items():
+        settings, own = entry if isinstance(entry, tuple) else (entry, call)
         if callable(settings):
             build = settings
         else:
             file, _, class_name = f"{library}.{name.partition(',')[0]}".rpartition(".")
             build = partial(getattr(import_module(file), class_name), **settings)
-        yield Case(name=name, build=build, call=call)
+        yield Case(name=name, build=build, call=own)

@@ -20,19 +20,16 @@ def list_neuralop() -> Iterator[Case]:
     uno |= {"uno_out_channels": [8, 8], "uno_n_modes": [[4, 4], [4, 4]]}
     uno |= {"channel_mlp_skip": "linear"}
     models = {
-        "models.FNO": (fno, plane),
+        "models.FNO": fno,
         "models.FNO, one dimension": (fno | {"n_modes": (4,)}, on((2, 1, 16))),
         "models.FNO, three": (fno | {"n_modes": (4, 4, 4)}, on((1, 1, 8, 8, 8))),
-        "models.FNO, factorized": (
-            fno | {"factorization": "tucker", "rank": 0.5},
-            plane,
-        ),
-        "models.FNO, separable": (fno | {"separable": True}, plane),
+        "models.FNO, factorized": fno | {"factorization": "tucker", "rank": 0.5},
+        "models.FNO, separable": fno | {"separable": True},
         "models.FNO, complex": (fno | {"complex_data": True}, on_complex),
-        "models.UNO": (uno | {"uno_scalings": [[1, 1], [1, 1]]}, plane),
-        "layers.channel_mlp.ChannelMLP": ({"in_channels": 1, "n_layers": 2}, plane),
+        "models.UNO": uno | {"uno_scalings": [[1, 1], [1, 1]]},
+        "layers.channel_mlp.ChannelMLP": {"in_channels": 1, "n_layers": 2},
     }
-    yield from list_cases("neuralop", models)
+    yield from list_cases("neuralop", models, plane)
 
 
 def on_complex(module: nn.Module) -> Any:

@@ -36,43 +36,24 @@ def on_noise(*shape: int) -> Any:
 
 
 DIFFUSIONS = {
-    "GaussianDiffusion": (
-        lambda: build_diffusion("GaussianDiffusion", **STEPS),
-        PICTURES,
+    "GaussianDiffusion": lambda: build_diffusion("GaussianDiffusion", **STEPS),
+    "GaussianDiffusion, v": lambda: build_diffusion(
+        "GaussianDiffusion", **STEPS, objective="pred_v", min_snr_loss_weight=True
     ),
-    "GaussianDiffusion, v": (
-        lambda: build_diffusion(
-            "GaussianDiffusion", **STEPS, objective="pred_v", min_snr_loss_weight=True
-        ),
-        PICTURES,
+    "LearnedGaussianDiffusion": lambda: build_diffusion(
+        "LearnedGaussianDiffusion", **STEPS, of_unet={"learned_variance": True}
     ),
-    "LearnedGaussianDiffusion": (
-        lambda: build_diffusion(
-            "LearnedGaussianDiffusion", **STEPS, of_unet={"learned_variance": True}
-        ),
-        PICTURES,
+    "WeightedObjectiveGaussianDiffusion": lambda: build_diffusion(
+        "WeightedObjectiveGaussianDiffusion", **STEPS, of_unet={"out_dim": 6 + 2}
     ),
-    "WeightedObjectiveGaussianDiffusion": (
-        lambda: build_diffusion(
-            "WeightedObjectiveGaussianDiffusion", **STEPS, of_unet={"out_dim": 6 + 2}
-        ),
-        PICTURES,
+    "ContinuousTimeGaussianDiffusion": lambda: build_diffusion(
+        "ContinuousTimeGaussianDiffusion", **TIMES, of_unet=CONTINUOUS
     ),
-    "ContinuousTimeGaussianDiffusion": (
-        lambda: build_diffusion(
-            "ContinuousTimeGaussianDiffusion", **TIMES, of_unet=CONTINUOUS
-        ),
-        PICTURES,
+    "VParamContinuousTimeGaussianDiffusion": lambda: build_diffusion(
+        "VParamContinuousTimeGaussianDiffusion", **TIMES, of_unet=CONTINUOUS
     ),
-    "VParamContinuousTimeGaussianDiffusion": (
-        lambda: build_diffusion(
-            "VParamContinuousTimeGaussianDiffusion", **TIMES, of_unet=CONTINUOUS
-        ),
-        PICTURES,
-    ),
-    "ElucidatedDiffusion": (
-        lambda: build_diffusion("ElucidatedDiffusion", **TIMES, of_unet=CONTINUOUS),
-        PICTURES,
+    "ElucidatedDiffusion": lambda: build_diffusion(
+        "ElucidatedDiffusion", **TIMES, of_unet=CONTINUOUS
     ),
     "GaussianDiffusion1D": (
         lambda: build_diffusion(
@@ -88,7 +69,7 @@ DIFFUSIONS = {
 
 def list_denoising_diffusion_pytorch() -> Iterator[Case]:
     """Yield diffusion processes, and U-Nets of their own."""
-    yield from list_cases("denoising_diffusion_pytorch", DIFFUSIONS)
+    yield from list_cases("denoising_diffusion_pytorch", DIFFUSIONS, PICTURES)
 
 
 CODES = on((2, 8, 16))
@@ -141,15 +122,14 @@ def list_rectified_flow_pytorch() -> Iterator[Case]:
         return getattr(library, kind)(library.Unet(**UNET), **settings)
 
     models = {
-        "RectifiedFlow": (lambda: build("RectifiedFlow"), PICTURES),
-        "RectifiedFlow, consistency": (
-            lambda: build("RectifiedFlow", use_consistency=True),
-            PICTURES,
+        "RectifiedFlow": lambda: build("RectifiedFlow"),
+        "RectifiedFlow, consistency": lambda: build(
+            "RectifiedFlow", use_consistency=True
         ),
-        "NanoFlow": (lambda: build("NanoFlow", times_cond_kwarg="times"), PICTURES),
-        "EquilibriumMatching": (lambda: build("EquilibriumMatching"), PICTURES),
+        "NanoFlow": lambda: build("NanoFlow", times_cond_kwarg="times"),
+        "EquilibriumMatching": lambda: build("EquilibriumMatching"),
     }
-    yield from list_cases("rectified_flow_pytorch", models)
+    yield from list_cases("rectified_flow_pytorch", models, PICTURES)
 
 
 def list_siren_pytorch() -> Iterator[Case]:
@@ -197,21 +177,17 @@ def list_nflows() -> Iterator[Case]:
     rational = "MaskedPiecewiseRationalQuadraticAutoregressiveTransform"
     quadratic = "MaskedPiecewiseQuadraticAutoregressiveTransform"
     models = {
-        "affine": (lambda: build(affine, **sizes), on_points),
-        "rational": (lambda: build(rational, **spline), on_points),
-        "quadratic": (lambda: build(quadratic, **spline), on_points),
+        "affine": lambda: build(affine, **sizes),
+        "rational": lambda: build(rational, **spline),
+        "quadratic": lambda: build(quadratic, **spline),
         "batch norm": (lambda: build("BatchNorm", features=2), likelihood_of_points),
-        "lower and upper": (lambda: build("LULinear", features=2), on_points),
-        "orthogonal": (
-            lambda: build("HouseholderSequence", features=2, num_transforms=2),
-            on_points,
+        "lower and upper": lambda: build("LULinear", features=2),
+        "orthogonal": lambda: build(
+            "HouseholderSequence", features=2, num_transforms=2
         ),
-        "singular values": (
-            lambda: build("SVDLinear", features=2, num_householder=2),
-            on_points,
-        ),
+        "singular values": lambda: build("SVDLinear", features=2, num_householder=2),
     }
-    yield from list_cases("nflows", models)
+    yield from list_cases("nflows", models, on_points)
 
 
 def likelihood_of_points(module: Any) -> Any:
@@ -255,20 +231,14 @@ FLOWS = {
         lambda: build_flow(("Planar", (2,)), ("Radial", (2,))),
         lambda module: module.sample(8),
     ),
-    "RealNVP": (real_nvp, forward_kld),
-    "autoregressive splines": (lambda: build_flow(SPLINE), forward_kld),
-    "coupled splines": (
-        lambda: build_flow(COUPLED, ("LULinearPermute", 2)),
-        forward_kld,
-    ),
-    "residual": (residual, forward_kld),
-    "autoregressive": (
-        lambda: build_flow(("MaskedAffineAutoregressive", 2, 8)),
-        forward_kld,
-    ),
+    "RealNVP": real_nvp,
+    "autoregressive splines": lambda: build_flow(SPLINE),
+    "coupled splines": lambda: build_flow(COUPLED, ("LULinearPermute", 2)),
+    "residual": residual,
+    "autoregressive": lambda: build_flow(("MaskedAffineAutoregressive", 2, 8)),
 }
 
 
 def list_normflows() -> Iterator[Case]:
     """Yield flows with couplings, splines and residual networks."""
-    yield from list_cases("normflows", FLOWS)
+    yield from list_cases("normflows", FLOWS, forward_kld)

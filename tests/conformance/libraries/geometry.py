@@ -101,17 +101,14 @@ def list_torch_geometric() -> Iterator[Case]:
     basic = {"in_channels": 8, "hidden_channels": 8, "num_layers": 2, "out_channels": 3}
     schnet = {"hidden_channels": 8, "num_filters": 8, "num_interactions": 2}
     unet = {"in_channels": 8, "hidden_channels": 8, "out_channels": 3, "depth": 2}
-    models: dict[str, tuple[Any, Callable[[nn.Module], Any]]] = {
-        "nn.models.GCN": (basic, on_graph),
-        "nn.models.GIN": (basic | {"jk": "lstm", "norm": "batch_norm"}, on_graph),
-        "nn.models.PNA": (
-            basic
-            | {"aggregators": ["mean", "std"], "scalers": ["identity"], "deg": None}
-            | {"deg": torch.tensor([1, 3, 5])},
-            on_graph,
-        ),
-        "nn.models.EdgeCNN": (basic, on_graph),
-        "nn.models.GraphUNet": (unet, on_graph),
+    models: dict[str, Any] = {
+        "nn.models.GCN": basic,
+        "nn.models.GIN": basic | {"jk": "lstm", "norm": "batch_norm"},
+        "nn.models.PNA": basic
+        | {"aggregators": ["mean", "std"], "scalers": ["identity"], "deg": None}
+        | {"deg": torch.tensor([1, 3, 5])},
+        "nn.models.EdgeCNN": basic,
+        "nn.models.GraphUNet": unet,
         "nn.models.AttentiveFP": (
             basic | {"edge_dim": 4, "num_timesteps": 2},
             lambda module: module(
@@ -126,10 +123,10 @@ def list_torch_geometric() -> Iterator[Case]:
             {"num_nodes": N_NODES, "embedding_dim": 8, "num_layers": 2},
             lambda module: module(make_edges()),
         ),
-        "nn.models.LINKX": (basic | {"num_nodes": N_NODES}, on_graph),
-        "nn.models.NeuralFingerprint": (basic, on_graph),
+        "nn.models.LINKX": basic | {"num_nodes": N_NODES},
+        "nn.models.NeuralFingerprint": basic,
     }
-    yield from list_cases("torch_geometric", models)
+    yield from list_cases("torch_geometric", models, on_graph)
 
 
 def list_e3nn() -> Iterator[Case]:
@@ -146,27 +143,21 @@ def list_e3nn() -> Iterator[Case]:
 
     features, directions = "8x0e + 4x1o", "0e + 1o + 2e"
     gate = ("8x0e", [torch.tanh], "4x0e", [torch.sigmoid], "4x1o")
-    models: dict[str, tuple[Any, Callable[[nn.Module], Any]]] = {
-        "Linear": (lambda: build("Linear", features, features), on_features),
+    models: dict[str, Any] = {
+        "Linear": lambda: build("Linear", features, features),
         "FullyConnectedTensorProduct": (
             lambda: build(
                 "FullyConnectedTensorProduct", features, directions, features
             ),
             on_pairs,
         ),
-        "Gate": (
-            lambda: nn.Sequential(
-                build("Linear", features, "8x0e + 4x0e + 4x1o"),
-                import_module("e3nn.nn").Gate(*gate),
-            ),
-            on_features,
+        "Gate": lambda: nn.Sequential(
+            build("Linear", features, "8x0e + 4x0e + 4x1o"),
+            import_module("e3nn.nn").Gate(*gate),
         ),
-        "BatchNorm": (
-            lambda: import_module("e3nn.nn").BatchNorm(features),
-            on_features,
-        ),
+        "BatchNorm": lambda: import_module("e3nn.nn").BatchNorm(features),
     }
-    yield from list_cases("e3nn", models)
+    yield from list_cases("e3nn", models, on_features)
 
 
 def list_egnn_pytorch() -> Iterator[Case]:
@@ -180,14 +171,16 @@ def list_egnn_pytorch() -> Iterator[Case]:
 
     network = {"num_tokens": 5, "dim": 16, "depth": 2, "num_nearest_neighbors": 3}
     models = {
-        "EGNN": ({"dim": 16}, call),
-        "EGNN, nearest": (
-            {"dim": 16, "num_nearest_neighbors": 3, "norm_coors": True, "dropout": 0.1},
-            call,
-        ),
+        "EGNN": {"dim": 16},
+        "EGNN, nearest": {
+            "dim": 16,
+            "num_nearest_neighbors": 3,
+            "norm_coors": True,
+            "dropout": 0.1,
+        },
         "EGNN_Network": (network, call_on_tokens),
     }
-    yield from list_cases("egnn_pytorch", models)
+    yield from list_cases("egnn_pytorch", models, call)
 
 
 def list_point_transformer_pytorch() -> Iterator[Case]:

@@ -95,22 +95,16 @@ def list_mambapy() -> Iterator[Case]:
     jamba |= {"num_experts": 2, "num_experts_per_tok": 1, "vocab_size": 20}
     build = partial(build_mamba, "mamba", "Mamba", "MambaConfig", **sizes)
     models: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], Any]]] = {
-        "Mamba": (build, SEQUENCE),
-        "Mamba, one step after the other": (partial(build, pscan=False), SEQUENCE),
-        "Mamba, bias and norms": (
-            partial(build, bias=True, inner_layernorms=True),
-            SEQUENCE,
-        ),
-        "VMamba": (
-            partial(build_mamba, "vim", "VMamba", "MambaConfig", **sizes),
-            SEQUENCE,
-        ),
+        "Mamba": build,
+        "Mamba, one step after the other": partial(build, pscan=False),
+        "Mamba, bias and norms": partial(build, bias=True, inner_layernorms=True),
+        "VMamba": partial(build_mamba, "vim", "VMamba", "MambaConfig", **sizes),
         "Jamba": (
             partial(build_mamba, "jamba", "JambaLM", "JambaLMConfig", **jamba),
             on_tokens,
         ),
     }
-    yield from list_cases("mambapy", models)
+    yield from list_cases("mambapy", models, SEQUENCE)
 
 
 def list_titans_pytorch() -> Iterator[Case]:
@@ -136,13 +130,10 @@ def list_performer_pytorch() -> Iterator[Case]:
     words = sizes | {"num_tokens": 20, "max_seq_len": 16}
     models = {
         "Performer": (sizes, SEQUENCE),
-        "PerformerLM": (words, on_tokens),
-        "PerformerLM, generalized": (
-            words | {"generalized_attention": True},
-            on_tokens,
-        ),
+        "PerformerLM": words,
+        "PerformerLM, generalized": words | {"generalized_attention": True},
     }
-    yield from list_cases("performer_pytorch", models)
+    yield from list_cases("performer_pytorch", models, on_tokens)
 
 
 def list_linformer() -> Iterator[Case]:
@@ -222,16 +213,13 @@ def build_wired(kind: str) -> nn.Module:
 def list_ncps() -> Iterator[Case]:
     """Yield liquid time constants and their closed form."""
     models = {
-        "CfC": (lambda: build_wired("CfC"), SEQUENCE),
-        "LTC": (lambda: build_wired("LTC"), SEQUENCE),
-        "torch.CfC, dense": ({"input_size": 16, "units": 8}, SEQUENCE),
-        "torch.LTC, dense": ({"input_size": 16, "units": 8}, SEQUENCE),
-        "torch.CfC, mixed": (
-            {"input_size": 16, "units": 8, "mixed_memory": True},
-            SEQUENCE,
-        ),
+        "CfC": lambda: build_wired("CfC"),
+        "LTC": lambda: build_wired("LTC"),
+        "torch.CfC, dense": {"input_size": 16, "units": 8},
+        "torch.LTC, dense": {"input_size": 16, "units": 8},
+        "torch.CfC, mixed": {"input_size": 16, "units": 8, "mixed_memory": True},
     }
-    yield from list_cases("ncps", models)
+    yield from list_cases("ncps", models, SEQUENCE)
 
 
 def on_rows(module: nn.Module) -> Any:
@@ -260,11 +248,8 @@ def list_pytorch_tabnet() -> Iterator[Case]:
         return getattr(tab_network, kind)(6, **sizes, **more, **matrix)
 
     models = {
-        "TabNet": (lambda: build("TabNet", output_dim=2), on((4, 6))),
-        "TabNet, entmax": (
-            lambda: build("TabNet", output_dim=2, mask_type="entmax"),
-            on((4, 6)),
-        ),
-        "TabNetPretraining": (lambda: build("TabNetPretraining"), on((4, 6))),
+        "TabNet": lambda: build("TabNet", output_dim=2),
+        "TabNet, entmax": lambda: build("TabNet", output_dim=2, mask_type="entmax"),
+        "TabNetPretraining": lambda: build("TabNetPretraining"),
     }
-    yield from list_cases("pytorch_tabnet", models)
+    yield from list_cases("pytorch_tabnet", models, on((4, 6)))

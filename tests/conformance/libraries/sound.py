@@ -19,21 +19,25 @@ def list_asteroid() -> Iterator[Case]:
     blocks = {"n_blocks": 2, "bn_chan": 8, "hid_chan": 8, "skip_chan": 8}
     dprnn = masks | {"bn_chan": 8, "hid_size": 8, "chunk_size": 10}
     models = {
-        "models.ConvTasNet": (masks | blocks, WAVE),
-        "models.DPRNNTasNet": (dprnn, WAVE),
-        "models.DPTNet": (masks | {"n_heads": 2, "ff_hid": 8, "chunk_size": 10}, WAVE),
-        "models.LSTMTasNet": (
-            {"n_src": 2, "n_filters": 16, "hid_size": 8, "kernel_size": 16},
-            WAVE,
-        ),
-        "models.SuDORMRFNet": (
-            {"n_src": 2, "n_filters": 16, "bn_chan": 8, "num_blocks": 1}
-            | {"mask_act": "relu"},
-            WAVE,
-        ),
-        "models.DeMask": ({"hidden_dims": (16,), "stft_n_filters": 64}, WAVE),
+        "models.ConvTasNet": masks | blocks,
+        "models.DPRNNTasNet": dprnn,
+        "models.DPTNet": masks | {"n_heads": 2, "ff_hid": 8, "chunk_size": 10},
+        "models.LSTMTasNet": {
+            "n_src": 2,
+            "n_filters": 16,
+            "hid_size": 8,
+            "kernel_size": 16,
+        },
+        "models.SuDORMRFNet": {
+            "n_src": 2,
+            "n_filters": 16,
+            "bn_chan": 8,
+            "num_blocks": 1,
+        }
+        | {"mask_act": "relu"},
+        "models.DeMask": {"hidden_dims": (16,), "stft_n_filters": 64},
     }
-    yield from list_cases("asteroid", models)
+    yield from list_cases("asteroid", models, WAVE)
 
 
 def list_encodec() -> Iterator[Case]:
@@ -57,13 +61,15 @@ def list_encodec() -> Iterator[Case]:
         )
 
     models = {
-        "EncodecModel": (build, on((2, 1, 400))),
-        "msstftd.MultiScaleSTFTDiscriminator": (
-            {"filters": 2, "n_ffts": [64], "hop_lengths": [16], "win_lengths": [64]},
-            on((2, 1, 400)),
-        ),
+        "EncodecModel": build,
+        "msstftd.MultiScaleSTFTDiscriminator": {
+            "filters": 2,
+            "n_ffts": [64],
+            "hop_lengths": [16],
+            "win_lengths": [64],
+        },
     }
-    yield from list_cases("encodec", models)
+    yield from list_cases("encodec", models, on((2, 1, 400)))
 
 
 ECAPA = {"input_size": 8, "channels": [8, 8, 8, 8, 24], "attention_channels": 8}
@@ -93,46 +99,45 @@ SPEECH |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
 CONFORMER = {"encoder_module": "conformer", "attention_type": "RelPosMHAXL"}
 CONFORMER |= {"kernel_size": 7, "normalize_before": True}
 ASR = f"{LOBES}.transformer.TransformerASR.TransformerASR"
-SPEECH_MODELS: dict[str, tuple[Any, Callable[[nn.Module], Any]]] = {
+SPEECH_MODELS: dict[str, Any] = {
     f"{LOBES}.ECAPA_TDNN.ECAPA_TDNN": (ECAPA, on_lengths),
-    f"{LOBES}.Xvector.Xvector": (
-        {"in_channels": 8, "lin_neurons": 8, "tdnn_channels": [8, 8, 8, 8, 8]},
-        FRAMES,
-    ),
-    f"{LOBES}.CRDNN.CRDNN": (CRDNN, FRAMES),
+    f"{LOBES}.Xvector.Xvector": {
+        "in_channels": 8,
+        "lin_neurons": 8,
+        "tdnn_channels": [8, 8, 8, 8, 8],
+    },
+    f"{LOBES}.CRDNN.CRDNN": CRDNN,
     f"{LOBES}.RNNLM.RNNLM": (
         {"output_neurons": 10, "embedding_dim": 8, "rnn_neurons": 8},
         on_tokens,
     ),
-    f"{LOBES}.convolution.ConvolutionFrontEnd": (
-        {"input_shape": (2, 20, 8), "num_blocks": 1, "out_channels": [4]}
-        | {"kernel_sizes": [3], "strides": [2], "residuals": [False]},
-        FRAMES,
-    ),
+    f"{LOBES}.convolution.ConvolutionFrontEnd": {
+        "input_shape": (2, 20, 8),
+        "num_blocks": 1,
+        "out_channels": [4],
+    }
+    | {"kernel_sizes": [3], "strides": [2], "residuals": [False]},
     f"{LOBES}.dual_path.Encoder": ({"kernel_size": 4, "out_channels": 8}, WAVE),
     ASR: (SPEECH, transcribe),
     f"{ASR}, conformer": (SPEECH | CONFORMER, transcribe),
-    "nnet.RNN.LiGRU": ({"hidden_size": 8, "input_shape": (2, 20, 8)}, FRAMES),
-    "nnet.RNN.QuasiRNN": ({"hidden_size": 8, "input_shape": (2, 20, 8)}, FRAMES),
+    "nnet.RNN.LiGRU": {"hidden_size": 8, "input_shape": (2, 20, 8)},
+    "nnet.RNN.QuasiRNN": {"hidden_size": 8, "input_shape": (2, 20, 8)},
     "nnet.CNN.SincConv": (
         {"in_channels": 1, "out_channels": 4, "kernel_size": 11},
         WAVE,
     ),
-    "nnet.quaternion_networks.q_linear.QLinear": (
-        {"n_neurons": 4, "input_shape": (2, 20, 8)},
-        FRAMES,
-    ),
-    "nnet.complex_networks.c_RNN.CLSTM": (
-        {"hidden_size": 4, "input_shape": (2, 20, 8)},
-        FRAMES,
-    ),
+    "nnet.quaternion_networks.q_linear.QLinear": {
+        "n_neurons": 4,
+        "input_shape": (2, 20, 8),
+    },
+    "nnet.complex_networks.c_RNN.CLSTM": {"hidden_size": 4, "input_shape": (2, 20, 8)},
     "lobes.features.Fbank": ({"n_mels": 8, "requires_grad": True}, WAVE),
 }
 
 
 def list_speechbrain() -> Iterator[Case]:
     """Yield models of its lobes and layers."""
-    yield from list_cases("speechbrain", SPEECH_MODELS)
+    yield from list_cases("speechbrain", SPEECH_MODELS, FRAMES)
 
 
 def with_lengths(*shape: int) -> Callable[[nn.Module], Any]:
@@ -161,7 +166,7 @@ TACOTRON |= {"decoder_rnn_dim": 8, "attention_rnn_dim": 8, "prenet_dim": 8}
 TACOTRON |= {"postnet_n_convolution": 2, "postnet_embedding_dim": 8}
 OF_WAVE = {"upsample_scales": [2, 2], "n_classes": 8, "hop_length": 4, "n_freq": 8}
 OF_WAVE |= {"n_res_block": 1, "n_rnn": 8, "n_fc": 8, "n_hidden": 8, "n_output": 8}
-AUDIO_MODELS: dict[str, tuple[Any, Callable[[nn.Module], Any]]] = {
+AUDIO_MODELS: dict[str, Any] = {
     "models.Conformer": (
         OF_CONFORMER | {"depthwise_conv_kernel_size": 7},
         with_lengths(2, 20, 8),
