@@ -9,10 +9,13 @@ from torch.nn.functional import conv1d, conv2d, conv_transpose2d
 
 from meta_magic import record
 from meta_magic.recording.as_device.adjustments import CORRECTIONS, ON_CPU
-from tests.conformance.kernelless import KERNELLESS, SEQUENCES
-from tests.conformance.large_calls import LARGE
-from tests.conformance.losses import LOSSES
-from tests.conformance.norm_backwards import BACKWARDS
+from tests.conformance.corrected_calls import (
+    BACKWARDS,
+    KERNELLESS,
+    LARGE,
+    LOSSES,
+    SEQUENCES,
+)
 from tests.conformance.sparse_calls import TO_STRIDES
 
 aten = torch.ops.aten

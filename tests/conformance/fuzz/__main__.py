@@ -8,18 +8,59 @@ import datetime as dt
 import gc
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
 from tests.conformance.fuzz.checking import check
 from tests.conformance.fuzz.findings import KINDS, Finding, worst
 from tests.conformance.fuzz.grammar import OUT_THEME, THEMES
-from tests.conformance.fuzz.ledger import Found, Ledger
 from tests.conformance.fuzz.programs import make_program
 from tests.conformance.fuzz.reducing import reduce, render
+from tests.conformance.kept_rows import KeptRows
 from tests.conformance.model_runs import in_child
+
+
+class Found(NamedTuple):
+    """What one program gave: how it ended, and each difference."""
+
+    seed: int
+    number: int
+    outcome: str
+    findings: list[Finding]
+
+
+class Ledger:
+    """All that was found, in this run and in those that wrote the same file before.
+
+    Args:
+        path: The file, made when it is not there; None to write none.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._rows = KeptRows(path)
+        self.found = [*map(read, self._rows.earlier)]
+
+    def missing(self, seed: int, numbers: Iterable[int]) -> list[int]:
+        """Return the programs of a seed that were not checked yet."""
+        known = {f.number for f in self.found if f.seed == seed}
+        return [number for number in numbers if number not in known]
+
+    def add(self, found: Iterable[Found]) -> None:
+        """Take in what programs gave."""
+        for one in found:
+            self.found.append(one)
+            self._rows.add([*one[:-1], [*map(asdict, one.findings)]])
+
+
+def read(row: Any) -> Found:
+    """Return what a row says."""
+    seed, number, outcome, findings = row
+    return Found(seed, number, outcome, [Finding(**finding) for finding in findings])
+
 
 N_TOGETHER = 50
 """Programs in one process: what ends it takes no more with it."""
