@@ -8,29 +8,37 @@ import torch
 
 from meta_magic.magic.extension import PRINTED
 
+ASYNC = "import asyncio\nawait asyncio.sleep(0)\n"
+CELLS = {
+    "41 + 1": 42,
+    "torch.ones(2).is_meta": True,
+    "from __future__ import annotations\ndef f(x: no): ...\nf.__annotations__": {
+        "x": "no"
+    },
+    "here = %pwd\nwords = !echo one two\n(here != '', words[0])": (True, "one two"),
+    "%%time\ntorch.ones(1).is_meta": True,
+    "%%meta\ntorch.ones(1).is_meta": True,
+    f"{ASYNC}torch.ones(1).is_meta": True,
+    "with torch.device('cpu'):\n    x = torch.ones(1)\nx.item()": 1.0,
+    "real.tolist()": [0, 1, 2],
+}
 
-def test_the_last_expression_is_the_value_of_the_cell(shell):
-    assert shell.run_cell("%%meta\n41 + 1").result == 42
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_last_expression_is_the_value_of_the_cell(shell, cell):
+    shell.user_ns["real"] = torch.arange(3)
+    assert shell.run_cell(f"%%meta\n{cell}").result == CELLS[cell]
 
 
-def test_tensors_of_the_cell_are_meta(shell):
-    assert shell.run_cell("%%meta\ntorch.ones(2)").result.is_meta
-
-
-def test_the_value_is_kept_in_out_and_underscore(shell):
-    shell.run_cell("%%meta\n41 + 1", store_history=True)
+def test_value_and_names_of_the_cell_are_kept(shell):
+    shell.run_cell("%%meta\nx = 41 + 1\nx", store_history=True)
     assert shell.user_ns["Out"] == {1: 42}
-    assert shell.user_ns["_"] == 42
+    assert shell.user_ns["_"] == shell.user_ns["x"] == 42
 
 
 def test_a_semicolon_silences_the_value(shell, capsys):
     shell.run_cell("%%meta\n41 + 1;")
     assert capsys.readouterr().out == ""
-
-
-def test_names_of_the_cell_live_on(shell):
-    shell.run_cell("%%meta\nx = 41 + 1")
-    assert shell.user_ns["x"] == 42
 
 
 @pytest.mark.parametrize(
@@ -55,11 +63,6 @@ def test_the_users_ast_transformers_see_the_body(shell):
 
     shell.ast_transformers.append(Double())
     assert shell.run_cell("%%meta\n21").result == 42
-
-
-def test_a_future_import_holds_for_the_body(shell):
-    cell = "from __future__ import annotations\ndef f(x: nowhere): ...\n"
-    assert shell.run_cell(f"%%meta\n{cell}f.__annotations__").result == {"x": "nowhere"}
 
 
 def test_the_source_of_a_function_of_the_cell_is_found(shell):
@@ -92,15 +95,6 @@ def test_the_value_is_shown_outside_of_the_modes(shell, capsys):
 # Magics and shell commands around and within.
 
 
-def test_line_magics_and_shell_commands_work_in_the_body(shell):
-    cell = "%%meta\nhere = %pwd\nwords = !echo one two\n(here != '', words[0])"
-    assert shell.run_cell(cell).result == (True, "one two")
-
-
-def test_a_cell_magic_may_begin_the_body(shell):
-    assert shell.run_cell("%%meta\n%%time\ntorch.ones(1).is_meta").result is True
-
-
 def test_capture_above_takes_text_and_report(shell):
     shell.run_cell("%%capture taken\n%%meta\nprint(torch.ones(1).device)")
     taken = shell.user_ns["taken"]
@@ -108,28 +102,15 @@ def test_capture_above_takes_text_and_report(shell):
     assert "text/html" in taken.outputs[0].data
 
 
-def test_meta_within_meta_has_a_value(shell):
-    assert shell.run_cell("%%meta\n%%meta\ntorch.ones(1).is_meta").result is True
-
-
-def test_meta_within_meta_is_recorded_by_both(shell):
+def test_meta_within_meta_is_recorded_by_both_with_the_lines_of_the_notebook(shell):
     shell.run_cell("%%meta -o outer\n%%meta -o inner\ntorch.ones(1)")
-    ops = [[call.op for call in shell.user_ns[n].ops] for n in ("outer", "inner")]
-    assert ops == [["aten.ones.default"]] * 2
-
-
-def test_meta_within_meta_has_the_lines_of_the_notebook(shell):
-    shell.run_cell("%%meta -o outer\n%%meta -o inner\ntorch.ones(1)")
-    assert [shell.user_ns[n].ops[0].line for n in ("outer", "inner")] == [3, 3]
+    for name in ("outer", "inner"):
+        (call,) = shell.user_ns[name].ops
+        assert (call.op, call.line) == ("aten.ones.default", 3)
 
 
 def test_code_can_run_the_magic_and_take_its_value(shell):
     assert shell.run_cell_magic("meta", "-q", "3 * 4") == 12
-
-
-def test_an_awaiting_cell_has_a_value(shell):
-    cell = "import asyncio\nawait asyncio.sleep(0)\ntorch.ones(1).is_meta"
-    assert shell.run_cell(f"%%meta\n{cell}").result is True
 
 
 CONTEXTS = {
@@ -152,20 +133,16 @@ def test_a_context_that_is_opened_before_an_await_holds_after_it(shell, context)
     assert kept[0] != kept[1]
 
 
-def test_a_default_dtype_that_is_set_before_an_await_holds_after_it(shell):
+def test_what_is_set_before_an_await_holds_after_it_and_both_sides_are_recorded(shell):
     try:
-        cell = "torch.set_default_dtype(torch.float64)\nawait asyncio.sleep(0)"
-        run = shell.run_cell(f"%%meta -q\nimport asyncio\n{cell}\ntorch.ones(1).dtype")
-        assert run.result is torch.float64
+        cell = f"torch.set_default_dtype(torch.float64)\ntorch.ones(1)\n{ASYNC}"
+        assert (
+            shell.run_cell(f"%%meta -q\n{cell}torch.ones(1).dtype").result
+            == torch.float64
+        )
+        assert [op.line for op in shell.user_ns["_meta"].ops] == [3, 6]
     finally:
         torch.set_default_dtype(torch.float32)
-
-
-def test_both_sides_of_an_await_are_recorded_with_their_lines(shell):
-    shell.run_cell(
-        "%%meta\nimport asyncio\na = torch.ones(1)\nawait asyncio.sleep(0)\na + a"
-    )
-    assert [op.line for op in shell.user_ns["_meta"].ops] == [3, 5]
 
 
 TASKS = """
@@ -228,21 +205,18 @@ def test_a_cell_of_comments_has_an_empty_trace(shell):
 # The trace.
 
 
-def test_the_newest_trace_is_kept_as_meta(shell):
-    shell.run_cell("%%meta\ntorch.ones(2)")
-    shell.run_cell("%%meta\ntorch.zeros(2)")
-    assert [op.op for op in shell.user_ns["_meta"].ops] == ["aten.zeros.default"]
+def test_the_newest_trace_with_its_source_is_kept_as_meta(shell):
+    for function in ("ones", "zeros"):
+        shell.run_cell(f"%%meta\ntorch.{function}(2)\n")
+        trace = shell.user_ns["_meta"]
+        assert [op.op for op in trace.ops] == [f"aten.{function}.default"]
+        assert trace.source.strip() == f"torch.{function}(2)"
 
 
 @pytest.mark.parametrize("option", ["-o kept", "--out kept", "--out=kept", "-okept"])
 def test_out_keeps_the_trace_under_a_name(shell, option):
     shell.run_cell(f"%%meta {option}\ntorch.ones(2)")
     assert shell.user_ns["kept"] is shell.user_ns["_meta"]
-
-
-def test_the_trace_has_the_source_of_the_cell(shell):
-    shell.run_cell("%%meta\ntorch.ones(2)\n")
-    assert shell.user_ns["_meta"].source.strip() == "torch.ones(2)"
 
 
 def test_a_failing_cell_keeps_what_it_did_before(shell):

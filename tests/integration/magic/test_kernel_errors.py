@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.integration.kernels import CLEAN
+
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("kernel_is_left_alone")]
 
 
@@ -128,3 +130,107 @@ def test_a_value_that_is_nowhere_is_explained_at_the_users_line(kernel):
     assert run.errors[0]["ename"] == "MissingValueError"
     assert run.marked_lines == [3]
     assert "came from outside of the recording" in run.errors[0]["evalue"]
+
+
+# Interrupts of a ``%%meta`` cell: sent when the cell says that it has started
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "import time; time.sleep(60)",
+        "while True: pass",
+        "while True: torch.ones(2) + 1",
+    ],
+)
+def test_an_interrupted_cell_ends_with_keyboard_interrupt(kernel, wait):
+    run = kernel.run_until_interrupted(f"%%meta\nprint('started')\n{wait}")
+    assert run.content["ename"] == "KeyboardInterrupt"
+    assert kernel.torch_state() == CLEAN
+
+
+def test_an_interrupt_is_shown_once_at_the_line_of_the_cell(kernel):
+    run = kernel.run_until_interrupted("%%meta\nprint('started')\nwhile True: pass")
+    assert run.marked_lines == [3]
+    assert "meta_magic/" not in run.traceback
+
+
+def test_an_interrupted_cell_keeps_its_trace(kernel):
+    kernel.run_until_interrupted(
+        "%%meta\nx = torch.ones(2)\nprint('started')\nwhile True: pass"
+    )
+    assert kernel.run("[op.op for op in _meta.ops], _meta.error").value == (
+        "(['aten.ones.default'], 'KeyboardInterrupt: ')"
+    )
+
+
+TASK = """
+async def compute():
+    print('started')
+    {step}
+await asyncio.gather(compute(), asyncio.sleep(60))
+"""
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "print('started')\nawait asyncio.sleep(60)",
+        "await asyncio.sleep(0)\nprint('started')\nwhile True: pass",
+        TASK.format(step="while True: torch.ones(2) + 1"),
+        TASK.format(step="import time; time.sleep(60)"),
+    ],
+)
+def test_an_interrupt_ends_a_cell_that_awaits(kernel, cell):
+    # ipykernel 7.4 ends none of these without the magic.
+    run = kernel.run_until_interrupted(f"%%meta\n{cell}")
+    assert run.content["ename"] in {"KeyboardInterrupt", "CancelledError"}
+    assert kernel.torch_state() == CLEAN
+    assert kernel.run("await asyncio.sleep(0)\n1 + 1").value == "2"
+
+
+# A cell runs again in a child of the kernel, of which the front end hears nothing
+
+
+CELL = """
+%%meta -q
+B = 4
+model = nn.Linear(B, 2)
+print("ran")
+display("shown")
+kept = "before" if "again" in globals() else "first"
+again = model(torch.ones(B, B))
+again
+"""
+
+ASK = """
+from meta_magic.trials.trial import ask_trial
+def shapes(trace, variables):
+    return [call.outputs[0].shape for call in trace.ops][-1], variables["kept"]
+"""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def names_for_trials(kernel):
+    assert kernel.run(ASK).status == "ok"
+
+
+def test_a_cell_is_recorded_again_and_says_nothing(kernel):
+    assert kernel.run(CELL.strip()).status == "ok"
+    asked = kernel.run('ask_trial(_meta, shapes, {"B": 9})')
+    assert asked.value == "((9, 2), 'first')"
+    assert asked.stream("stdout") == asked.stream("stderr") == ""
+    assert [out for out in asked.outputs if "shown" in str(out)] == []
+    assert kernel.run("B, again.shape").value == "(4, torch.Size([4, 2]))"
+
+
+def test_a_failed_cell_says_why_it_cannot(kernel):
+    kernel.run("%%meta -q\nopen('out.txt', 'w').close()")
+    asked = kernel.run("ask_trial(_meta, shapes)")
+    assert "it writes the file 'out.txt'" in asked.traceback
+
+
+def test_a_child_that_asks_the_user_is_refused(kernel):
+    kernel.run("%%meta -q\nn = 2\nif n > 2: input('more?')")
+    asked = kernel.run("ask_trial(_meta, shapes, {'n': 3})")
+    assert "it asks for input" in asked.traceback

@@ -115,7 +115,10 @@ def test_the_cause_of_an_error_is_folded_as_it_is(run):
         "except RuntimeError as e:\n    raise KeyError('a') from e"
     )
     assert marked_lines(shown) == [3, 5]
+    assert "RuntimeError" in shown
+    assert "KeyError: 'a'" in shown
     assert "/torch/" not in shown
+    assert "meta_magic/" not in shown
     files = [e.filename for e in traceback.extract_tb(error.__cause__.__traceback__)]
     assert any("/torch/" in file for file in files)
 
@@ -167,16 +170,20 @@ def test_of_a_library_that_raised_without_torch_every_frame_is_shown(run, librar
 
 
 @pytest.mark.usefixtures("keep_tracer")
-def test_debug_stands_in_the_users_frame_when_torch_raised(shell, monkeypatch, capsys):
-    shell.run_cell("def fail(x):\n    secret = 41 + 1\n    return nn.Linear(2, 3)(x)")
+@pytest.mark.parametrize(
+    ("fails", "step"), [("nn.Linear(2, 3)(x)", "down"), ("1 / 0", "up")]
+)
+def test_debug_stands_in_the_users_frame(shell, monkeypatch, capsys, fails, step):
+    shell.run_cell(f"def fail(x):\n    secret = 41 + 1\n    return {fails}")
     shell.run_cell("%%meta\nfail(torch.ones(5))")
-    monkeypatch.setattr(sys, "stdin", io.StringIO("p secret\ndown\nquit\n"))
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"p secret\n{step}\nquit\n"))
     capsys.readouterr()
     shell.run_cell("%debug")
     shown = ANSI.sub("", capsys.readouterr().out)
     assert "ipdb> 42\n" in shown
     assert "Oldest frame" not in shown
     assert "Newest frame" not in shown
+    assert step == "down" or "fail(torch.ones(5))" in shown
 
 
 @pytest.mark.usefixtures("keep_tracer")

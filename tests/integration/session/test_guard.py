@@ -37,29 +37,16 @@ def test_torch_is_restored_however_the_cell_ends(shell, ending):
 
 
 @pytest.mark.parametrize("action", UNBALANCED.values(), ids=UNBALANCED.keys())
-def test_what_the_cell_left_open_is_closed(shell, action):
+def test_what_the_cell_left_open_is_closed_and_said_and_the_next_is_on_meta(
+    shell, action
+):
     before = torch_state()
     shell.run_cell(f"%%meta\n{action}")
     assert torch_state() == before
-
-
-@pytest.mark.parametrize("action", UNBALANCED.values(), ids=UNBALANCED.keys())
-def test_the_user_is_told_what_was_put_right(shell, action):
-    shell.run_cell(f"%%meta\n{action}")
     assert notes(shell, "state")
-
-
-@pytest.mark.parametrize("action", UNBALANCED.values(), ids=UNBALANCED.keys())
-def test_the_default_device_can_be_reset_afterwards(shell, action):
-    shell.run_cell(f"%%meta\n{action}")
+    assert shell.run_cell("%%meta\ntorch.ones(1).is_meta").result is True
     torch.set_default_device(None)
     assert torch.get_default_device().type == "cpu"
-
-
-@pytest.mark.parametrize("action", UNBALANCED.values(), ids=UNBALANCED.keys())
-def test_the_next_cell_runs_on_meta(shell, action):
-    shell.run_cell(f"%%meta\n{action}")
-    assert shell.run_cell("%%meta\ntorch.ones(1).is_meta").result is True
 
 
 def test_a_default_device_set_in_the_cell_is_undone_by_name(shell):
