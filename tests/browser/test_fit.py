@@ -13,20 +13,12 @@ from meta_magic.trials.fit import fit_trace
 from meta_magic.view.fits_of_sizes import NOTHING, FitsOf, offer_fits
 from tests.browser.test_gallery import CHECK
 from tests.unit.view.panels import TIMEOUT
+from tests.unit.wasteful import Block
 
 pytestmark = pytest.mark.browser
 
 DEVICE = "t4"
 CHOICES = ("checkpointing", "fused")
-
-
-class Block(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        return x + self.down(self.up(x).relu())
 
 
 def train(batch, width=2048, depth=4):

@@ -7,21 +7,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from meta_magic import record
 from meta_magic.trials import proofs
-
-WIDTH, BATCH = 64, 512
+from tests.unit.wasteful import BATCH, WIDTH, Block, add_noise, train, train_head
 
 
 def make_model():
     return nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(4)))
-
-
-def train(make_optimizer):
-    model = make_model()
-    optimizer = make_optimizer(model.parameters())
-    for _ in range(2):
-        model(torch.ones(2, WIDTH)).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
 
 
 def test_a_fused_optimizer_saves_what_was_said():
@@ -35,15 +25,6 @@ def test_a_fused_optimizer_saves_what_was_said():
     assert advice.proof.after_nbytes == mended.memory.peak_nbytes
     assert advice.proof.saved_nbytes == advice.peak_nbytes > 0
     assert advice.unproven is None
-
-
-class Block(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        return x + self.down(self.up(x).relu())
 
 
 def test_checkpointing_saves_what_was_said():
@@ -148,9 +129,6 @@ def test_of_much_advice_that_is_tried_which_spares_most(monkeypatch):
     assert second.unproven.endswith("only the advice that saves most was tried")
 
 
-WIDTH, BATCH = 64, 512
-
-
 def run_kept(run, **kwargs):
     kept = run(**kwargs)
     del kept
@@ -180,14 +158,6 @@ def test_no_copy():
     advice = prove_change(copy, {"is_copied": True}, {"is_copied": False})
     assert (advice.kind, advice.proof.choice) == ("copy", "no copy")
     assert advice.proof.saved_nbytes == advice.peak_nbytes
-
-
-def add_noise(dtype):
-    y = nn.Linear(WIDTH, WIDTH, dtype=torch.bfloat16)(
-        torch.ones(BATCH, WIDTH, dtype=torch.bfloat16)
-    )
-    noise = torch.randn(BATCH, WIDTH, dtype=dtype)
-    return (y + noise).exp().to(torch.bfloat16)
 
 
 def test_a_narrower_dtype():
@@ -224,18 +194,6 @@ def test_results_without_their_graphs():
     assert (advice.kind, advice.proof.choice) == ("leak", ".detach()")
     assert advice.proof.after_nbytes == written.memory.peak_nbytes
     assert advice.proof.saved_nbytes >= advice.peak_nbytes > 0
-
-
-def train_head(is_frozen):
-    body = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(3)))
-    head = nn.Linear(WIDTH, 10)
-    body.requires_grad_(not is_frozen)
-    optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
-    for _ in range(2):
-        head(body(torch.ones(BATCH, WIDTH))).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return body
 
 
 def test_no_gradients_of_what_nobody_steps():
