@@ -11,50 +11,26 @@ from meta_magic.materializing.fills.inits import INITS
 from tests.unit.eager import assert_bit_equal, build_twice, is_untouched, tensors_of
 from tests.unit.materializing.modules import build_norm, holding_odd, recorded, register
 
+DEVICES = ["meta", "nonsense", "cuda:99", "mps", "", "cpu:x", 3.5, [], 99]
+DTYPES = ["float16", "nonsense", torch.int8, torch.bool, torch.quint8, float, 16]
+MISSPELT = ["relpay", "Replay", "", "normal", "no/such/file.safetensors", "x" * 5000]
+OTHERS = [None, 3, b"model.safetensors", [("weight", 1)], nn.Linear(2, 3), True]
+LISTED = re.escape(f"{', '.join(map(repr, INITS))}, a path or a state dict")
+BAD = [
+    *((one, None, "replay", r"there (is|are) .*cpu") for one in DEVICES),
+    *(("cpu", one, "replay", re.escape(f"dtype={one!r}")) for one in DTYPES),
+    *(("cpu", None, one, LISTED if one else "") for one in (*MISSPELT, *OTHERS)),
+]
 
-@pytest.mark.parametrize(
-    "device", ["meta", "nonsense", "cuda:99", "mps", "", "cpu:x", 3.5, [], 99]
-)
-def test_a_device_that_is_not_there_is_an_error_that_says_which_are(device):
+
+@pytest.mark.parametrize(("device", "dtype", "init", "words"), BAD)
+def test_a_bad_argument_is_an_error_that_says_what_there_is(device, dtype, init, words):
     made = recorded()
     before = tensors_of(made)
-    with pytest.raises(MaterializeError, match=r"there (is|are) .*cpu"):
-        materialize(made, device)
+    with pytest.raises(MaterializeError, match=words) as caught:
+        materialize(made, device, dtype=dtype, init=init)
+    assert dtype is None or "such as torch.bfloat16" in str(caught.value)
     assert is_untouched(made, before)
-
-
-@pytest.mark.parametrize(
-    "dtype", ["float16", "nonsense", torch.int8, torch.bool, torch.quint8, float, 16]
-)
-def test_a_dtype_that_is_none_is_an_error_that_names_it(dtype):
-    made = recorded()
-    before = tensors_of(made)
-    with pytest.raises(MaterializeError, match=re.escape(f"dtype={dtype!r}")) as caught:
-        materialize(made, dtype=dtype)
-    assert "such as torch.bfloat16" in str(caught.value)
-    assert is_untouched(made, before)
-
-
-@pytest.mark.parametrize(
-    "init", ["relpay", "Replay", "", "normal", "no/such/file.safetensors", "x" * 5000]
-)
-def test_a_misspelt_init_is_an_error_that_lists_what_there_is(init):
-    made = recorded()
-    before = tensors_of(made)
-    with pytest.raises(MaterializeError) as caught:
-        materialize(made, init=init)
-    if init:
-        listed = ", ".join(map(repr, INITS))
-        assert f"{listed}, a path or a state dict" in str(caught.value)
-    assert is_untouched(made, before)
-
-
-@pytest.mark.parametrize(
-    "init", [None, 3, b"model.safetensors", [("weight", 1)], nn.Linear(2, 3), True]
-)
-def test_an_init_of_another_type_is_an_error_that_lists_what_there_is(init):
-    with pytest.raises(MaterializeError, match=", ".join(map(repr, INITS))):
-        materialize(recorded(), init=init)
 
 
 def test_the_docstring_says_what_each_init_gives():
@@ -84,15 +60,12 @@ def test_the_trace_of_another_module_is_an_error():
 # The dtype that materialize() is asked for.
 
 
-def test_dtype_casts_what_is_floating():
-    real, made, _, _ = build_twice(lambda: nn.BatchNorm1d(4))
-    materialize(made, dtype=torch.float16)
-    assert_bit_equal(made, real.to(torch.float16))
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.float32])
-def test_dtype_gives_what_to_would_give(dtype):
-    real, made, _, _ = build_twice(lambda: nn.TransformerEncoderLayer(8, 2, 16))
+@pytest.mark.parametrize(
+    "build", [lambda: nn.BatchNorm1d(4), lambda: nn.TransformerEncoderLayer(8, 2, 16)]
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.float16])
+def test_dtype_gives_what_to_would_give(build, dtype):
+    real, made, _, _ = build_twice(build)
     materialize(made, dtype=dtype)
     assert_bit_equal(made, real.to(dtype))
 

@@ -223,16 +223,10 @@ WHOLE = [
 
 
 @pytest.mark.parametrize("make", WHOLE)
-def test_a_tensor_that_is_written_piece_by_piece_has_its_values(make):
+def test_what_is_written_piece_by_piece_has_its_values_here_and_in_later_cells(make):
     torch.manual_seed(0)
     with record():
         values = make().tolist()
-    torch.manual_seed(0)
-    assert values == make().tolist()
-
-
-@pytest.mark.parametrize("make", WHOLE)
-def test_what_an_earlier_cell_wrote_piece_by_piece_has_its_values(make):
     torch.manual_seed(0)
     with record():
         made = make()
@@ -243,6 +237,7 @@ def test_what_an_earlier_cell_wrote_piece_by_piece_has_its_values(make):
     with record():
         assert (made + 1).tolist() == (wanted * 2 + 1).tolist()
         assert made.tolist() == (wanted * 2).tolist()
+    assert values == wanted.tolist()
 
 
 def test_a_value_computed_from_an_uninitialized_element_is_refused():

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.ao.quantization.fake_quantize import default_fused_per_channel_wt_fake_quant
 
-from meta_magic import ReplayError, record, replay
+from meta_magic import ReplayError, ValueLimits, record, replay, verify
 
 
 def test_an_output_has_the_value_of_a_real_run():
@@ -89,3 +90,94 @@ def test_an_operator_resizes_a_constant():
     with record():
         found = quantize()
     assert found == quantize()
+
+
+# verify(): recorded metadata and those of a real run
+
+
+def linear_step():
+    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.BatchNorm1d(8))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(3, 4)).square().mean().backward()
+    optimizer.step()
+
+
+def test_a_training_step_has_no_differences():
+    with record() as trace:
+        linear_step()
+    differences = verify(trace)
+    assert list(differences.index) == []
+    assert differences.attrs == {"n_calls": len(trace.ops), "n_checked": len(trace.ops)}
+
+
+def test_a_stride_that_differs_on_meta_is_listed_with_both_values_line_and_module():
+    class Spectrum(nn.Module):
+        def forward(self, x):
+            return torch.linalg.svd(x)[2]
+
+    wanted = [Spectrum()(torch.eye(5, device=d)[:3]).stride() for d in ("meta", "cpu")]
+    assert wanted[0] != wanted[1], "torch has mended it: choose another operator"
+    with record(as_device="meta") as trace:
+        model = Spectrum()
+        model(torch.eye(5)[:3])
+    (found,) = (
+        verify(trace).query("field == 'stride' and output == 2").to_dict("records")
+    )
+    call = trace.ops[found["index"]]
+    assert found["op"] == call.op == "aten._linalg_svd.default"
+    assert [found["recorded"], found["real"]] == wanted
+    assert (found["line"], found["module"]) == (call.line, call.module)
+
+
+def test_a_shape_that_differs_on_meta_is_listed_once():
+    with record(as_device="meta") as trace:
+        nn.BatchNorm1d(3).eval()(torch.ones(2, 3)).sum()
+    differences = verify(trace)
+    assert {*differences["op"]} == {"aten.native_batch_norm.default"}
+    assert {*differences["field"]} == {"shape"}
+    assert differences.attrs["n_checked"] == len(trace.ops)
+
+
+def test_a_call_that_fails_for_real_is_an_error_row():
+    with record(limits=ValueLimits(nbytes=0)) as trace:
+        index = torch.rand(1).add(7).long()  # too expensive to know when recorded
+        torch.ones(3).index_select(0, index)
+    differences = verify(trace)
+    assert [*differences["field"]] == ["error"]
+    assert "index out of range" in differences["real"][0]
+
+
+def test_calls_beyond_the_bound_are_listed_as_not_checked():
+    with record() as trace:
+        torch.ones(1000).sum()
+        torch.ones(3).sum()
+    differences = verify(trace, max_nbytes=400)
+    assert [*differences["index"]] == [0, 1]
+    assert {*differences["field"]} == {"not checked"}
+    assert "needs 3.9 KiB of 400 bytes" in differences["real"][0]
+    assert differences.attrs == {"n_calls": 4, "n_checked": 2}
+
+
+def test_memory_stays_within_the_bound():
+    with record() as trace:
+        x = torch.ones(100)
+        for _ in range(50):
+            x = x * 2
+    assert list(verify(trace, max_nbytes=1200).index) == []
+
+
+def test_a_meta_tensor_from_outside_is_replaced_by_zeros():
+    outside = torch.ones(3, device="meta")
+    with record() as trace:
+        outside + 1
+    assert list(verify(trace).index) == []
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "nonsense", "meta", 3.5, None])
+def test_an_unknown_device_is_an_error_that_names_it(device):
+    with record() as trace:
+        torch.ones(2)
+    with pytest.raises(ReplayError, match=str(device)):
+        verify(trace, device)
+    with pytest.raises(ReplayError, match=str(device)):
+        replay(trace, trace.ops[0].outputs, device)

@@ -180,6 +180,7 @@ def test_a_generator_of_a_planned_device_draws_from_its_seed():
         first = torch.randn(3, generator=own, device="cuda")
         second = torch.randn(2, generator=own, device="cuda")
         made, after = first.tolist(), second.tolist()
+    assert any("random numbers of cuda:0" in note.text for note in trace.notes)
     assert len(trace.program.randomness.generators) > 1
     like = torch.Generator().manual_seed(3)
     assert made == torch.randn(3, generator=like).tolist()

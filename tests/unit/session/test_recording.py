@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from importlib import import_module
 
 import pytest
 import torch
@@ -61,16 +62,6 @@ def test_two_equal_runs_give_equal_traces_also_with_nan_as_an_argument(cache):
 def recorded_linear():
     with record():
         return nn.Linear(3, 3)
-
-
-def test_a_module_of_a_nested_recording_has_its_values():
-    torch.manual_seed(0)
-    real = nn.Linear(3, 3)
-    torch.manual_seed(0)
-    with record():
-        made = recorded_linear()
-    materialize(made)
-    assert_bit_equal(made, real)
 
 
 def test_a_recording_makes_no_difference_to_the_draws_of_one_around_it():
@@ -169,25 +160,13 @@ def test_no_weak_reference_to_a_parameter_is_held_or_left():
     assert [weakref.getweakrefcount(p.grad) for p in model.parameters()] == [0, 0]
 
 
-def test_the_generator_of_torch_is_untouched():
-    torch.manual_seed(0)
-    expected = torch.rand(3)
-    torch.manual_seed(0)
-    with record():
-        torch.randn(5)
-        nn.Linear(3, 3)
-        nn.functional.dropout(torch.randn(4))
-    assert torch.equal(torch.rand(3), expected)
-
-
 def test_no_table_of_hooks_is_longer_after_a_recording():
-    module = torch.nn.modules.module
-    there = vars(module)
+    there = vars(torch.nn.modules.module) | vars(import_module("torch.optim.optimizer"))
     tables = [
         n for n in there if n.startswith("_global_") and isinstance(there[n], dict)
     ]
     before = {name: len(there[name]) for name in tables}
     with record():
         nn.Linear(2, 2)(torch.ones(2))
-    assert len(tables) > 4
+    assert {"_global_forward_hooks", "_global_optimizer_post_hooks"} < {*tables}
     assert {name: len(there[name]) for name in tables} == before

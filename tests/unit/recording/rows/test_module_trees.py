@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
-from torch.optim.optimizer import _global_optimizer_post_hooks
 
 from meta_magic import materialize, record
 from tests.unit.eager import assert_bit_equal, build_twice
@@ -400,13 +399,6 @@ def test_a_lazy_buffer_is_registered_as_ever():
         layer = nn.LazyBatchNorm1d(affine=False)
         layer(torch.ones(4, 3))
     assert trace.memory.at(-1).by_category["buffer"] == 12 + 12 + 8
-
-
-def test_no_hook_of_a_recording_stays():
-    before = len(_global_optimizer_post_hooks)
-    with record():
-        torch.ones(1)
-    assert len(_global_optimizer_post_hooks) == before
 
 
 def test_a_gradient_is_noted_with_the_tensor_that_it_is_of():
