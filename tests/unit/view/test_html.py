@@ -1,12 +1,47 @@
 """The report as text and as HTML."""
 
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
 import torch
 from torch import nn
 
 from meta_magic import record
+from meta_magic.materializing.report import FilledTensor, MaterializeReport
 from meta_magic.trace.module_columns import build_tree
+from meta_magic.view import figures
 from meta_magic.view.html import render_html
-from tests.unit.view.tags import Tags
+from meta_magic.view.materialize_html import render_materialize_report
+from tests.unit.view.panels import SCRIPT
+
+VOID = frozenset({"img", "br", "input"})
+
+
+class Tags(HTMLParser):
+    """Collects tags and text, and checks the nesting."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.cells, self._open = [], [], []
+        self.feed(html)
+        assert self._open == []
+
+    @property
+    def text(self):
+        return "".join(self.cells)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+
+    def handle_data(self, data):
+        if self._open[-1:] != ["style"]:
+            self.cells.append(data)
 
 
 class Block(nn.Module):
@@ -96,3 +131,112 @@ def test_the_text_is_as_deep_as_it_is_asked_for():
     ]
     whole = ["model", "0-2", "up", "down"]
     assert names == [whole[:2], whole, whole]
+
+
+# The report of a materialization as HTML
+
+
+def filled(name, filled_by="replay", tied_to=None):
+    return FilledTensor(
+        name=name,
+        kind="parameter",
+        filled_by=filled_by,
+        shape=(2, 3),
+        dtype=torch.bfloat16,
+        tied_to=tied_to,
+    )
+
+
+def report_on(*tensors, module="Model", notes=()):
+    return MaterializeReport(
+        module=module,
+        device=torch.device("cpu"),
+        tensors=tensors,
+        nbytes=4096,
+        peak_nbytes=8192,
+        n_operators=7,
+        seconds=1.5,
+        notes=notes,
+    )
+
+
+def test_the_report_has_a_row_for_each_tensor():
+    tags = Tags(render_materialize_report(report_on(filled("a"), filled("b", "kept"))))
+    assert tags.cells[0] == "Model on cpu · 1 tensor, 4.0 KiB · 1.50 s"
+    assert tags.cells[1] == "1 by replay, 1 kept as before"
+    assert tags.cells[9:] == [
+        *("a", "parameter", "(2, 3)", "bfloat16", "12 bytes", "replay"),
+        *("b", "parameter", "(2, 3)", "bfloat16", "12 bytes", "kept"),
+    ]
+
+
+def test_what_is_uninitialized_comes_first_and_in_red():
+    html = render_materialize_report(
+        report_on(filled("good"), filled("bad", "uninitialized"))
+    )
+    cells = Tags(html).cells
+    assert cells.index("bad") < cells.index("good")
+    assert "UNINITIALIZED: 1 tensor holds whatever was in memory before" in cells
+    assert '<tr class="mm-danger"><th scope="row">bad' in html
+    assert html.count('class="mm-danger"') == 2
+
+
+def test_what_is_left_on_meta_stands_in_red_and_the_rest_of_it_in_a_note():
+    report = report_on(filled("good"), filled("state", "left on meta"))
+    html = render_materialize_report(replace(report, on_meta=("batch", SCRIPT)))
+    cells = Tags(html).cells
+    assert "LEFT ON META: 1 tensor holds no values, and what uses it fails" in cells
+    assert '<tr class="mm-danger"><th scope="row">state' in html
+    assert "Model on cpu · 1 tensor, 4.0 KiB · 1.50 s" in cells
+    assert any(cell.startswith("still on meta: 2 (batch, <img") for cell in cells)
+    assert "img" not in Tags(html).tags
+
+
+def test_a_long_table_is_folded_and_a_very_long_one_is_cut():
+    short = render_materialize_report(report_on(*map(filled, "abc")))
+    assert "<details open>" in short
+    many = (filled(f"t{i}") for i in range(1003))
+    html = render_materialize_report(report_on(*many))
+    assert "<details>" in html
+    assert "… 3 more" in html
+    assert "t999" in html
+    assert "t1000" not in html
+
+
+def test_hostile_names_are_text_in_the_report():
+    html = render_materialize_report(
+        report_on(filled(SCRIPT, tied_to=SCRIPT), module=SCRIPT, notes=(SCRIPT,))
+    )
+    tags = Tags(html)
+    assert "img" not in tags.tags
+    assert sum(SCRIPT in cell for cell in tags.cells) == 4
+
+
+# What a figure of the flow needs; ``tests/browser/test_figure.py`` draws some
+
+
+@pytest.fixture(scope="module")
+def trace():
+    with record() as trace:
+        torch.nn.Linear(2, 2)(torch.ones(1, 2))
+    return trace
+
+
+def test_without_a_browser_the_error_says_what_to_do(trace, monkeypatch, tmp_path):
+    monkeypatch.setattr(figures, "BROWSERS", ())
+    monkeypatch.delenv("META_MAGIC_BROWSER", raising=False)
+    with pytest.raises(FileNotFoundError, match="install Chromium or Chrome, or name"):
+        trace.figure(tmp_path / "flow")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_browser_that_draws_nothing_is_named(trace, monkeypatch, tmp_path):
+    monkeypatch.setenv("META_MAGIC_BROWSER", "true")
+    with pytest.raises(RuntimeError, match="true drew no figure; save one from the"):
+        trace.figure(tmp_path / "flow")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_style_lists_the_styles(trace, tmp_path):
+    with pytest.raises(ValueError, match="no style 'poster'; there are paper, report"):
+        trace.figure(tmp_path / "flow", style="poster")
