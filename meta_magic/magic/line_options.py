@@ -258,13 +258,6 @@ def suggest(
     return f" ({meant}{help_line} lists what there is)"
 
 
-def split_statement(line: str) -> tuple[str, str]:
-    """Split the line of ``%meta`` into options and statement."""
-    options = LEADING.match(line)
-    end = options.end() if options is not None else 0
-    return line[:end], line[end:]
-
-
 BLANK: Final = frozenset(
     {tokenize.ENDMARKER, tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT}
 )

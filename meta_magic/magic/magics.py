@@ -22,11 +22,11 @@ from meta_magic.magic.awaiting import CellParts
 from meta_magic.magic.cell import Body
 from meta_magic.magic.history import History
 from meta_magic.magic.line_options import (
+    LEADING,
     SMALLEST,
     VALUES_BY_NAME,
     line_cell_magic_with_options,
     output_can_be_silenced,
-    split_statement,
     suggest,
 )
 from meta_magic.magic.materialize_line import COMMAND, is_command, run_command
@@ -151,7 +151,8 @@ class MetaMagics(Magics):
             return command()
         raw = self.raw_cell
         if cell is None:
-            (line, cell), raw = split_statement(line), None
+            end = LEADING.match(line).end()  # type: ignore[union-attr]  # it may be 0
+            line, cell, raw = line[:end], line[end:], None
         options = self._parse(line)
         if options.help:
             return print(self.meta.__doc__)  # noqa: T201  asked for

@@ -21,7 +21,7 @@ from meta_magic.trace.trace import Trace
 from meta_magic.trials.fit import LIMIT, find_fitting
 from meta_magic.trials.recordings import Recordings
 from meta_magic.trials.trial_choices import CHOICES
-from meta_magic.view.answers import FORGOTTEN, Answers, make_reference
+from meta_magic.view.answers import FORGOTTEN, make_reference
 from meta_magic.view.wire import Table
 
 ALIGNED: Final = 64
@@ -114,12 +114,6 @@ NOTHING: Final = (
 
 class StoppedError(Exception):
     """Raised in the thread that records, when the user stops it."""
-
-
-def offers_of(trace: Trace) -> Answers[Trace]:
-    """Return the answers to: which sizes and choices can the Fit panel try?"""
-    find = make_reference(trace.program, trace)
-    return Answers("offer", find, lambda trace, _: offer_fits(trace))
 
 
 def offer_fits(trace: Trace) -> dict[str, Any]:

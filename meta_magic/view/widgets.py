@@ -20,7 +20,7 @@ from meta_magic.materializing.fills.inits import INITS
 from meta_magic.materializing.materialize import materialize
 from meta_magic.replaying.value_budget import free_nbytes, list_devices
 from meta_magic.trace.units import format_bytes
-from meta_magic.view.answers import answers_of
+from meta_magic.view.answers import Answers, answers_of, make_reference
 from meta_magic.view.choices import (
     AS_PLANNED,
     CHECKPOINT,
@@ -35,7 +35,7 @@ from meta_magic.view.choices import (
     is_on_meta,
     look_ahead,
 )
-from meta_magic.view.fits_of_sizes import FitsOf, offers_of
+from meta_magic.view.fits_of_sizes import FitsOf, offer_fits
 from meta_magic.view.materialize_html import render_materialize_report
 from meta_magic.view.payload import pack
 from meta_magic.view.scripts import read_script, read_styles
@@ -232,7 +232,9 @@ class Report(MaterializePanel):
         designs: "Designs | None" = None,
         **traits: Any,
     ) -> None:
-        self._answers = (*answers_of(trace, designs), offers_of(trace))
+        find = make_reference(trace.program, trace)
+        offers = Answers("offer", find, lambda trace, _: offer_fits(trace))
+        self._answers = (*answers_of(trace, designs), offers)
         self._fits = FitsOf(trace, self._update)
         sliders = []
         if trace.rerun is not None and trace.rerun.options.sliders:
