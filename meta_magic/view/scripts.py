@@ -81,6 +81,11 @@ def join_styles(name: str) -> str:
     return "\n".join((STATIC / f"{n}.css").read_text("utf-8") for n in STYLES[name])
 
 
+def join_report(script: str, styles: str) -> bytes:
+    """Return the text that a saved report unpacks; a wheel's build calls this, too."""
+    return f"{script}\nconst styles = {json.dumps(styles)};\n".encode()
+
+
 @cache
 def read_script(kind: ScriptKind) -> str:
     """Return the JavaScript, minified if installed from a wheel."""
@@ -98,9 +103,7 @@ def pack_report(kind: Saved) -> bytes:
     """Return script and CSS of a saved report, compressed by gzip."""
     if built := read_built(f"{kind}.gz"):
         return built
-    styles = json.dumps(join_styles(kind))
-    text = f"{join_scripts(kind)}\nconst styles = {styles};\n"
-    return gzip.compress(text.encode(), mtime=0)
+    return gzip.compress(join_report(join_scripts(kind), join_styles(kind)), mtime=0)
 
 
 def read_built(name: str) -> bytes:
