@@ -297,6 +297,8 @@ test("the main path is one straight column, and a skip enters its sum from the s
   const [skip, , last] = wires.map(({ heads }) => heads);
   const side = wires[0].left < find_middle(sum) - sum.w ? 1 : -1;
   assert.ok(skip.includes(`v7l${7 * side} -3.5z`)); // beside the circle
+  assert.ok(wires[0].path.includes(wires[0].skip)); // the way on of what is read next, too
+  assert.deepEqual(wires.map((wire) => Boolean(wire.skip)), [true, false, false]);
   assert.ok(last.includes("h7l-3.5 7z")); // on its top
   assert.deepEqual(find_crossings({ nodes: [a, b, c, sum], wires }), []);
 });

@@ -120,7 +120,7 @@ function make_line(text, make_views) {
 /** A button that shows sizes by name, or as numbers. @param {() => void} redraw */
 const make_switch = (redraw) => make("button", {
   type: "button", class: "mm-details-toggle mm-naming", "aria-pressed": `${naming.is_on}`,
-  title: "show sizes by name, or as numbers",
+  title: "sizes by name, or as numbers",
   onclick: () => {
     naming.is_on = !naming.is_on;
     redraw();

@@ -8,8 +8,8 @@ const CURVE_HEIGHT = 150;
 const FOOT = 18; // pixels below, for names
 const HEAD = 16; // and above, for the highest label
 const N_LINES = 5; // colours
-const TITLE = "what each innermost module returns, in the order of the calls; sizes of dimensions on a "
-  + "logarithmic scale, the grey area is the number of elements; ← → lead through the calls, Enter selects";
+const TITLE = "what each innermost module returns, in the order of the calls; sizes on a "
+  + "logarithmic scale, grey: the number of elements; ← → lead through the calls, Enter selects";
 
 const size_of = (/** @type {import("../data.js").Call} */ { outputs: [{ geometry }] }) =>
   geometry.shape.reduce((a, b) => a * b, 1);

@@ -158,7 +158,7 @@ export class Flow {
     const size = `${n_ops.toLocaleString("en")} operator${n_ops === 1 ? "" : "s"}`;
     const percent = Math.round(100 * zoom);
     const more = zoom < READABLE ? ` · at ${percent} % too small to read: zoom in`
-      : can_show(extent) ? "" : " · larger than the view: drag it, or fit";
+      : can_show(extent) ? "" : " · drag it, or fit";
     if (this.shown_size !== size + more) this.bar.status.textContent = size + more;
     this.shown_size = size + more;
   }

@@ -29,7 +29,10 @@ export function find_slots(leaving) {
   return { length, middles };
 }
 
-/** Draw a wire from its starts, through the layers on its way, to its ends. */
+/**
+ * Draw a wire from its starts, through the layers on its way, to its ends. A skip is the way through
+ * layers of a value that is read next, too.
+ */
 export function draw_route(wire) {
   const { from, starts, trunk, ends, label_w, label_h } = wire;
   const foot = from.is_up ? from.y : from.y + from.h;
@@ -43,10 +46,12 @@ export function draw_route(wire) {
     all_x.push(x);
     all_y.push(find_head(node));
   };
+  const start = path.length;
   trunk.slice(1).forEach((passing, i) => {
     lead(trunk[i], passing, passing.x);
     path += `V${point(passing.floor)}`;
   });
+  const skip = ends.some(({ above }) => above === from) ? path.slice(start) : "";
   for (const { node, x, above, side } of ends) {
     if (side) {
       for (const start of above === from ? xs : [above.x]) path += turn_in(start, above.floor, node, side);
@@ -59,7 +64,7 @@ export function draw_route(wire) {
     : `M${point(node.x + x - 3.5, node.y - 7)}h7l-3.5 7z`));
   const half = label_w / 2;
   Object.assign(wire, {
-    path, heads: heads.join(""), label_x: xs[0], label_y: (foot + top) / 2 + 1,
+    path, skip, heads: heads.join(""), label_x: xs[0], label_y: (foot + top) / 2 + 1,
     top: Math.min(...all_y) - LAYER_GAP, bottom: Math.max(...all_y) + LAYER_GAP,
     left: Math.min(...all_x, xs[0] - half), right: Math.max(...all_x, xs[0] + half),
   });
@@ -111,7 +116,7 @@ const turn_path = (path) => path.replace(/([A-Za-z])([^A-Za-z]*)/g, (_, letter, 
 export function turn_route(wire) {
   const { path, heads, label_x, label_y, left, right, top, bottom } = wire;
   Object.assign(wire, {
-    path: turn_path(path), heads: turn_path(heads), label_x: label_y, label_y: label_x,
+    path: turn_path(path), skip: "", heads: turn_path(heads), label_x: label_y, label_y: label_x,
     left: top, right: bottom, top: left, bottom: right,
   });
 }
@@ -124,7 +129,7 @@ const flip_path = (path, h) => path.replace(/([MCVvl])([^A-Za-z]*)/g, (_, letter
 export function flip_route(wire, h) {
   const { path, heads, label_y, top, bottom } = wire;
   Object.assign(wire, {
-    path: flip_path(path, h), heads: flip_path(heads, h), label_y: h - label_y,
+    path: flip_path(path, h), skip: "", heads: flip_path(heads, h), label_y: h - label_y,
     top: h - bottom, bottom: h - top,
   });
 }

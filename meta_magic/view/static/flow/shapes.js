@@ -25,9 +25,9 @@ export function draw_thing(boxes, thing) {
   return group;
 }
 
-function draw_wire({ kind, path, heads, label, label_x, label_y }) {
+function draw_wire({ kind, path, skip, heads, label, label_x, label_y }) {
   return draw("g", { class: `mm-wire mm-${kind}` },
-    draw("path", { class: "mm-reach", d: path }), draw("path", { d: path }),
+    draw("path", { class: "mm-reach", d: path }), draw("path", { d: path }), draw("path", { class: "mm-skip", d: skip }),
     draw("path", { class: "mm-head", d: heads }),
     draw("text", { x: label_x, y: label_y + 3.5 }, label));
 }

@@ -41,7 +41,7 @@ export class MemoryView {
       measure: this.measure, select: (index) => selection.select({ kind: "op", index }),
     });
     this.jump = make("button", {
-      type: "button", class: "mm-link", title: "select the operator after which most is alive",
+      type: "button", class: "mm-link", title: "select the operator of the peak",
       onclick: () => selection.select({ kind: "op", index: this.series.peak }),
     });
     this.timeline.element.prepend(make("figcaption", {},

@@ -16,10 +16,10 @@ export const KINDS = {
   parameter: ["parameters", "of modules and optimizers"],
   buffer: ["buffers", "of modules"],
   gradient: ["gradients", "of parameters, from backward"],
-  optimizer_state: ["optimizer state", "what an optimizer keeps from step to step"],
+  optimizer_state: ["optimizer state", "what an optimizer keeps"],
   saved: ["saved for backward", "made by the forward pass, and read by backward"],
   temporary: ["temporary", "freed before the end, and none of the others"],
-  input: ["input and data", "given to the cell, or made of nothing outside of modules"],
+  input: ["input and data", "given to the cell, or made outside of modules"],
   output: ["output", "alive at the end, and none of the others"],
   unsharded: ["unsharded parameters", "whole for a while, gathered from all ranks"],
 };

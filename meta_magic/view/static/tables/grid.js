@@ -68,7 +68,7 @@ export class Grid {
 
   make_bar(/** @type {HTMLElement} */ chooser) {
     const copier = make("button", {
-      type: "button", title: "the rows and columns that are shown", onclick: () => this.copy(),
+      type: "button", title: "rows and columns that are shown", onclick: () => this.copy(),
     }, "Copy as CSV");
     return make("div", { class: "mm-grid-bar" },
       this.input, ...Object.values(this.view.beside ?? {}), this.status, chooser, copier, this.further);

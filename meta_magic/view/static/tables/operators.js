@@ -155,7 +155,7 @@ function add_phases(grid, phase_of) {
   if (present.size < 2) return;
   const buttons = PHASES.flatMap((name, phase) => (present.has(phase) ? [make("button", {
     type: "button", onclick: () => go(phase),
-    title: `to where the ${name} phase begins; again: to where it does next`,
+    title: `to the ${name} phase; again: to the next one`,
   }, name)] : []));
   grid.bar.insertBefore(make("span", {
     class: "mm-phases", role: "group", "aria-label": "Phases",
