@@ -5,8 +5,8 @@ payload of the block with that number, and for what differs from the pinned desi
 number that fails is answered with the rule that it breaks. Read :meth:`Designs.answer`
 first.
 
-The first move forks a *template* from this process. It forks a child for each recording
-and, meanwhile, one for the numbers that the slider reaches next.
+The first move forks a *template* from this process. It forks a child for each
+recording: of the numbers that are asked for, and ahead of those near them.
 """
 
 import ast
