@@ -13,7 +13,7 @@ from typing import Final
 
 from meta_magic.explain.diagnosis import diagnose
 from meta_magic.explain.edited_runs import Workers, find_block
-from meta_magic.explain.edits.argument_edits import CALLED_LIST
+from meta_magic.explain.edits.argument_edits import NO_FORWARD, NO_INIT
 from meta_magic.explain.given_names import describe_module, name_operands, read_assigned
 from meta_magic.explain.lineage.lineage_records import Lineage
 from meta_magic.explain.repairs import Repair, try_edits
@@ -224,10 +224,10 @@ def explain_alone(trace: Trace, failed: FailedCall) -> Explanation:
 def _is_of_python(error: str) -> bool:
     """Whether an error has nothing to do with tensors: it is not diagnosed."""
     kind, _, text = error.partition(":")
+    if NO_FORWARD in text or NO_INIT in text:
+        return False
     if kind == "AttributeError":  # what returned several values may need an index
         return not OF_PARTS.search(text)
-    if CALLED_LIST in text:  # it may be a ``Sequential``
-        return False
     return kind in OF_PYTHON
 
 

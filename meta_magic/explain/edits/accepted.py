@@ -147,6 +147,14 @@ def _fit(shape: Sequence[int], other: Operand) -> Iterator[Change]:
         if len(shape) == IMAGE and shape[2:] != sizes[2:]:
             text = f"{FUNCTIONAL}.interpolate({{}}, size={name}.shape[2:])"
             yield Change(text, partial(functional.interpolate, size=sizes[2:]))
+        wider = [dim for dim, mine in enumerate(shape) if mine == 1 != sizes[dim]]
+        for one in wider if len(wider) > 1 else ():  # a class token for each sample
+            texts = [
+                f"{name}.shape[{d}]" if d == one else "-1" for d in range(len(shape))
+            ]
+            wanted = [sizes[d] if d == one else -1 for d in range(len(shape))]
+            text = f"{{}}.expand({', '.join(texts)})"
+            yield Change(text, methodcaller("expand", *wanted))
         yield Change(f"{{}}.expand_as({name})", methodcaller("expand", sizes))
     if len(sizes) == len(shape) + 1:
         text = f"{{}}.unsqueeze(1).expand_as({name})"

@@ -9,6 +9,7 @@ confused. A trial of each edit decides, so a table may be wide. Read
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from itertools import combinations, islice, product, zip_longest
 from typing import Final
 
@@ -18,6 +19,7 @@ from meta_magic.explain.edits.program_text import (
     Called,
     Edit,
     SourceText,
+    Stretch,
     join_edits,
     mark_lossy,
     read_number,
@@ -124,7 +126,7 @@ def edit_arguments(situation: Situation) -> Iterator[Edit]:
         yield from _replace_called(program, called, far)
         yield from _swap(situation, called, far)
         if called.node.lineno in situation.lines:
-            yield from _turn_dims(program, called, far)
+            yield from _turn_dims(situation, called, far)
             removed = _remove_method(program, called, far)
             is_failed = situation.is_failed(called.node)
             yield from mark_lossy(removed) if is_failed else removed
@@ -216,15 +218,20 @@ def _is_given(program: SourceText, called: Called, name: str) -> bool:
     return name in {"1", "dim"} and n_given > is_function
 
 
-def _turn_dims(program: SourceText, called: Called, far: float) -> Iterator[Edit]:
+def _turn_dims(situation: Situation, called: Called, far: float) -> Iterator[Edit]:
     if called.name not in DIMS:
         return
+    program = situation.program
+    is_out = "Dimension out of range" in situation.error
+    cost = far + (
+        SURE_COST if is_out and situation.is_failed(called.node) else DIM_COST
+    )
     given = [*called.node.args, *(keyword.value for keyword in called.node.keywords)]
     for node in given:
         value = read_number(node)
         for at, dim in enumerate(OTHER_DIMS if value is not None else ()):
             if dim != value:
-                yield from program.replace(node, str(dim), DIM_COST + far + 0.1 * at)
+                yield from program.replace(node, str(dim), cost + 0.1 * at)
 
 
 def _remove_method(program: SourceText, called: Called, far: float) -> Iterator[Edit]:
@@ -302,7 +309,9 @@ def _free_sizes(program: SourceText, called: Called, far: float) -> Iterator[Edi
 
 
 CALLED_LIST: Final = "[ModuleList]"
-"""Part of the message if a list of modules is called."""
+NO_FORWARD: Final = 'missing the required "forward" function'
+NO_INIT: Final = "before Module.__init__() call"
+"""Parts of messages if a list of modules is called, or a module is not whole."""
 
 STATE_COST, MODULE_COST, FLATTEN_COST = 0.4, 0.5, 0.8
 
@@ -322,7 +331,9 @@ LOSS: Final = re.compile(r"\w+Loss")
 
 def edit_modules(situation: Situation) -> Iterator[Edit]:
     """Yield edits of states, lists of modules, losses and modes."""
-    for family in (_load_states, _hold_modules, _call_lists, _flatten_before):
+    for family in (
+        *(_load_states, _hold_modules, _call_lists, _flatten_before, _complete_classes),
+    ):
         yield from family(situation)
     program = situation.program
     for called in program.calls:  # a loss module is made before it is called
@@ -335,6 +346,19 @@ def edit_modules(situation: Situation) -> Iterator[Edit]:
     # Statistics need more than one value.
     for node in situation.find_near(ast.Name) if OF_ONE in situation.error else ():
         yield from program.extend(node, "{}.eval()", MODULE_COST)
+
+
+def _complete_classes(situation: Situation) -> Iterator[Edit]:
+    """Yield edits that call ``super().__init__()``, or spell ``forward`` right."""
+    program, error = situation.program, situation.error
+    for function in program.find(ast.FunctionDef) if NO_FORWARD in error else ():
+        start, name = function.col_offset + len("def "), function.name
+        if get_close_matches(name, ["forward"]):
+            written = Stretch(function.lineno, start, start + len(name), "forward")
+            yield Edit(stretches=(written,), cost=MODULE_COST)
+    for node in situation.find_near(ast.Assign) if NO_INIT in error else ():
+        text = f"super().__init__(); {program.read(node)}"
+        yield from program.replace(node, text, MODULE_COST + situation.weigh(node))
 
 
 def _load_states(situation: Situation) -> Iterator[Edit]:

@@ -21,7 +21,8 @@ COSTS: Final = (
     (r"\.(bool|half|bfloat16|double)\(\)$", 0.9),
     (r"contiguous", 0.5),
     (r"\.flatten\(1\)", 0.5),
-    (r"\.squeeze\(", 0.6),
+    (r"\.squeeze\(|permute\(2, 0, 1\)", 0.6),
+    (r"\.expand\(", 0.5),
     (r"\.unsqueeze\(\d\)$", 0.7),
     (r"\.reshape\(1", 0.8),
     (r"interpolate", 0.7),
@@ -42,6 +43,11 @@ SURE: Final = 0.4
 BROADCAST: Final = 1.2
 """The cost of a result that is larger than all operands."""
 
+ELSEWHERE: Final = 0.4
+"""How much less it costs to turn a tensor, if another dimension has the wanted size."""
+
+TURN: Final = re.compile(r"transpose|permute")
+
 TWICE: Final = 0.6
 """The cost of two changes."""
 
@@ -53,7 +59,7 @@ ALIKE: Final = 0.2
 
 MAX_WRITTEN: Final = 2
 
-LEAVING_OUT: Final = re.compile(r"\[(?!.*None)|mean")
+LEAVING_OUT: Final = re.compile(r"\{\}\[(?!.*None)|mean|interpolate")
 """Part of changes that keep only some of the elements."""
 
 UNDONE: Final = re.compile(
@@ -79,6 +85,13 @@ def _change_operand(
     """Yield edits that change an operand: where it is given, or where it was made."""
     ((number, text),) = accepting.changes
     cost = _weigh(text) + extra - (SURE if situation.is_of_dtypes else 0)
+    shape = situation.call.operands[number].geometry.shape
+    is_turn = TURN.search(text) is not None and len(shape) > PAIRS
+    if is_turn and any(
+        {*pair} <= {*shape} and pair[0] != pair[1]
+        for pair in situation.accepted.numbers
+    ):
+        cost -= ELSEWHERE
     is_back = bool(_undo(text)) and (accepting.keeps_shape or "squeeze" in text)
     for node in islice(situation.find_operand(number), MAX_WRITTEN):
         at = cost + situation.weigh(node)

@@ -321,6 +321,45 @@ def test_equal_numbers_that_need_no_change_stay_as_they_are():
     assert run(repair.source)["y"].shape == (2, 8, 7, 4)
 
 
-def test_permute_is_given_the_dimensions_that_it_lacks():
-    found = explain("import torch\nx = torch.ones(2, 3, 4)\ny = x.permute(0, 2)")
-    assert found.repairs[0].after == "y = x.permute(0, 2, 1)"
+NET = """
+class Net(nn.Module):
+    def __init__(self):{start}
+        self.fc = nn.Linear(3, 2)
+    def {name}(self, x):
+        return self.fc(x)
+Net()(torch.ones(4, 3))
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        ("torch.ones(2, 3, 4).permute(0, 2)", "torch.ones(2, 3, 4).permute(0, 2, 1)"),
+        ("x = torch.ones(8, 10)\nx.softmax(dim=2)", "x.softmax(dim=1)"),
+        (
+            "conv = nn.Conv1d(16, 32, 3)\nx = torch.ones(8, 100, 16)\nconv(x)",
+            "conv(x.transpose(-2, -1))",
+        ),
+        (
+            "conv = nn.Conv2d(3, 8, 3)\nimage = torch.ones(32, 32, 3)\nconv(image)",
+            "conv(image.permute(2, 0, 1))",
+        ),
+        (
+            "token, x = torch.ones(1, 1, 64), torch.ones(8, 9, 64)\n"
+            "torch.cat([token, x], 1)",
+            "torch.cat([token.expand(x.shape[0], -1, -1), x], 1)",
+        ),
+        (
+            NET.format(start="", name="forward"),
+            "super().__init__(); self.fc = nn.Linear(3, 2)",
+        ),
+        (
+            NET.format(start="\n        super().__init__()", name="foward"),
+            "def forward(self, x):",
+        ),
+    ],
+)
+def test_what_people_mean_comes_first(text, after):
+    found = explain(f"import torch\nfrom torch import nn\n{text}")
+    assert found.repairs[0].after.strip() == after
+    run(found.repairs[0].source)
