@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, combinations, takewhile
 from math import isqrt, prod
-from operator import itemgetter, methodcaller
+from operator import eq, itemgetter, methodcaller
 from time import process_time
 from typing import Any, Final, NamedTuple
 
@@ -74,7 +74,7 @@ def list_forms(operands: Sequence[Operand], number: int) -> Iterator[Change]:
     shape = operands[number].geometry.shape
     yield CONTIGUOUS
     yield from _turn(len(shape))
-    yield from _add_dimensions(len(shape))
+    yield from _add_dimensions(shape, operands)
     yield from _join_dimensions(shape)
     yield from _split_dimensions(shape, operands)
     for other in operands:
@@ -99,9 +99,22 @@ def _turn(rank: int) -> Iterator[Change]:
             yield Change(text, methodcaller("permute", order))
 
 
-def _add_dimensions(rank: int) -> Iterator[Change]:
-    """Yield forms with more dimensions, of size 1."""
-    for dim in range(rank + 1):
+def _add_dimensions(
+    shape: Sequence[int], operands: Sequence[Operand]
+) -> Iterator[Change]:
+    """Yield forms with more dimensions, of size 1.
+
+    First those with most sizes in the places in which another operand has them.
+    """
+    rank = len(shape)
+    others = [other.geometry.shape for other in operands]
+    wider = [other for other in others if len(other) == rank + 1]
+
+    def count_alike(dim: int) -> int:
+        made = (*shape[:dim], 1, *shape[dim:])
+        return max((sum(map(eq, made, other)) for other in wider), default=0)
+
+    for dim in sorted(range(rank + 1), key=count_alike, reverse=True):
         yield Change(f"{{}}.unsqueeze({dim})", methodcaller("unsqueeze", dim))
     for n_more in (2, 3):
         index = (..., *[None] * n_more)
@@ -138,6 +151,15 @@ def _split_dimensions(
 def _fit(shape: Sequence[int], other: Operand) -> Iterator[Change]:
     """Yield forms that are as large as another operand."""
     name, sizes = other.name, other.geometry.shape
+    n_more = len(sizes) - len(shape)
+    larger = [
+        d for d, mine in enumerate(shape) if n_more >= 0 and mine > sizes[n_more + d]
+    ]
+    if len(larger) > 1:  # a mask of the longest sequence
+        dims = range(larger[-1] + 1)
+        ends = [f":{name}.shape[{n_more + d}]" if d in larger else ":" for d in dims]
+        cut = tuple(slice(sizes[n_more + d]) if d in larger else ALL for d in dims)
+        yield Change(f"{{}}[{', '.join(ends)}]", itemgetter(cut))
     if len(sizes) == len(shape):
         for dim, (mine, size) in enumerate(zip(shape, sizes, strict=True)):
             if mine > size:

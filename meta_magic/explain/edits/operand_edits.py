@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
+import torch
+
 from meta_magic.explain.edits.accepted import Accepting
 from meta_magic.explain.edits.program_text import Edit, is_read, join_edits, mark_lossy
 from meta_magic.explain.edits.situations import Situation
@@ -75,7 +77,10 @@ def edit_operands(situation: Situation) -> Iterator[Edit]:
         is_one = len(accepting.changes) == 1
         change = _change_operand if is_one else _change_both
         edits = change(situation, accepting, extra)
-        is_lossy = any(LEAVING_OUT.search(text) for _, text in accepting.changes)
+        is_lossy = any(
+            LEAVING_OUT.search(text) and not _is_mask(situation, number, text)
+            for number, text in accepting.changes
+        )
         yield from mark_lossy(edits) if is_lossy else edits
 
 
@@ -85,6 +90,7 @@ def _change_operand(
     """Yield edits that change an operand: where it is given, or where it was made."""
     ((number, text),) = accepting.changes
     cost = _weigh(text) + extra - (SURE if situation.is_of_dtypes else 0)
+    cost -= ELSEWHERE if _is_mask(situation, number, text) else 0
     shape = situation.call.operands[number].geometry.shape
     is_turn = TURN.search(text) is not None and len(shape) > PAIRS
     if is_turn and any(
@@ -100,6 +106,12 @@ def _change_operand(
         )
         yield from _turn_back(situation, node, text, at + (0 if is_back else BACK))
         yield from _change_alike(situation, node, text, at + ALIKE)
+
+
+def _is_mask(situation: Situation, number: int, text: str) -> bool:
+    """Whether a change cuts a mask to the sizes of another operand."""
+    geometry = situation.call.operands[number].geometry
+    return geometry.dtype == torch.bool and ".shape[" in text and "{}[" in text
 
 
 def _change_both(

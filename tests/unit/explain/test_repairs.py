@@ -345,9 +345,25 @@ Net()(torch.ones(4, 3))
             "conv(image.permute(2, 0, 1))",
         ),
         (
-            "token, x = torch.ones(1, 1, 64), torch.ones(8, 9, 64)\n"
-            "torch.cat([token, x], 1)",
+            (
+                "token = torch.ones(1, 1, 4)\nx = torch.ones(8, 9, 4)\n"
+                "torch.cat([token, x], 1)"
+            ),
             "torch.cat([token.expand(x.shape[0], -1, -1), x], 1)",
+        ),
+        (
+            (
+                "q, actions = torch.rand(32, 2), torch.randint(0, 2, (32,))\n"
+                "best = q.gather(1, actions)"
+            ),
+            "best = q.gather(1, actions.unsqueeze(1)).squeeze(1)",
+        ),
+        (
+            (
+                "w = torch.rand(4, 6, 6)\ntril = torch.ones(8, 8).tril()\n"
+                "w = w.masked_fill(tril == 0, -1e9)"
+            ),
+            "w = w.masked_fill((tril == 0)[:w.shape[1], :w.shape[2]], -1e9)",
         ),
         (
             NET.format(start="", name="forward"),
