@@ -7,7 +7,8 @@ asked first, then the CPU with zeros, then a recording. Read :meth:`Probe.run`.
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from math import inf, prod
 from time import process_time
@@ -377,8 +378,23 @@ class Probe:
             if other != variable and other.operand == variable.operand and value > 0
         )
         found |= {total // rest for total in totals if rest and total % rest == 0}
+        if not variable.is_size:  # what the others may have to divide, as heads a width
+            found |= {n for other in known for n in _list_near_ratios(value, other)}
         least = 1
         if not (variable.is_size or self._is_made):
             found |= {-2, -1, 0}
             least = LEAST_ARGUMENT
         return sorted(n for n in found if n >= least and n != value)[:MAX_CANDIDATES]
+
+
+def _list_near_ratios(value: int, other: int) -> Iterator[int]:
+    """Yield the numbers nearest to a value that divide another, or are multiples."""
+    if 1 < other < value and value % other:
+        yield from (value - value % other, value - value % other + other)
+    if 1 < value < other <= MAX_DIVIDED and other % value:
+        divisors = [n for n in range(2, other) if other % n == 0]
+        at = bisect(divisors, value)
+        yield from divisors[max(at - 1, 0) : at + 1]
+
+
+MAX_DIVIDED: Final = 4096

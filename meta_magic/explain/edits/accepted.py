@@ -9,8 +9,8 @@ on the failed call before an edit writes it. A new change is a row of a ``_list_
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, combinations, takewhile
-from math import isqrt, prod
+from itertools import chain, combinations, groupby, takewhile
+from math import inf, isqrt, prod
 from operator import eq, itemgetter, methodcaller
 from time import process_time
 from typing import Any, Final, NamedTuple
@@ -265,11 +265,22 @@ def find_accepted(probe: Probe, written: Collection[int]) -> Accepted:
     )
     numbers = dict.fromkeys(takewhile(lambda _: process_time() < end, found))
     known = {*probe.values.values()}
-    # Those of other numbers first, and last what is only broadcast.
-    ordered = sorted(numbers, key=lambda pair: (pair[1] == 1, pair[1] not in known))
+    # The nearest of several for a number, those of other numbers, then what broadcasts.
+    nearest = sorted(numbers, key=lambda pair: (pair[0], _measure_ratio(*pair)))
+    grouped = groupby(nearest, itemgetter(0))
+    places = {pair: at for _, pairs in grouped for at, pair in enumerate(pairs)}
+    ordered = sorted(
+        numbers, key=lambda pair: (pair[1] == 1, places[pair], pair[1] not in known)
+    )
     probe.limit(SECONDS)  # anew: the numbers of an LSTM may have taken all of it
     changes = [*_walk_changes(probe, sorted(written))]
     return Accepted(tuple(ordered[:MAX_NUMBERS]), tuple(changes))
+
+
+def _measure_ratio(before: int, after: int) -> float:
+    """Return how far a number is from another, as a factor of at least 1."""
+    least, most = sorted((abs(before), abs(after)))
+    return most / least if least else inf
 
 
 def _walk_changes(probe: Probe, written: Sequence[int]) -> Iterator[Accepting]:

@@ -335,6 +335,7 @@ Net()(torch.ones(4, 3))
     ("text", "after"),
     [
         ("torch.ones(2, 3, 4).permute(0, 2)", "torch.ones(2, 3, 4).permute(0, 2, 1)"),
+        ("nn.MultiheadAttention(100, 8)", "nn.MultiheadAttention(104, 8)"),
         ("x = torch.ones(8, 10)\nx.softmax(dim=2)", "x.softmax(dim=1)"),
         (
             "conv = nn.Conv1d(16, 32, 3)\nx = torch.ones(8, 100, 16)\nconv(x)",
