@@ -94,7 +94,7 @@ def _change_operand(
     shape = situation.call.operands[number].geometry.shape
     is_turn = TURN.search(text) is not None and len(shape) > PAIRS
     if is_turn and any(
-        {*pair} <= {*shape} and pair[0] != pair[1]
+        {*pair} <= {*shape} and pair[0] != pair[1] > 1
         for pair in situation.accepted.numbers
     ):
         cost -= ELSEWHERE
