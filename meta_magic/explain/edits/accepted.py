@@ -104,7 +104,7 @@ def _add_dimensions(
 ) -> Iterator[Change]:
     """Yield forms with more dimensions, of size 1.
 
-    First those with most sizes in the places in which another operand has them.
+    First those with most sizes where another operand has them.
     """
     rank = len(shape)
     others = [other.geometry.shape for other in operands]
@@ -268,9 +268,9 @@ def find_accepted(probe: Probe, written: Collection[int]) -> Accepted:
     # The nearest of several for a number, those of other numbers, then what broadcasts.
     nearest = sorted(numbers, key=lambda pair: (pair[0], _measure_ratio(*pair)))
     grouped = groupby(nearest, itemgetter(0))
-    places = {pair: at for _, pairs in grouped for at, pair in enumerate(pairs)}
+    turns = {pair: at for _, pairs in grouped for at, pair in enumerate(pairs)}
     ordered = sorted(
-        numbers, key=lambda pair: (pair[1] == 1, places[pair], pair[1] not in known)
+        numbers, key=lambda pair: (pair[1] == 1, turns[pair], pair[1] not in known)
     )
     probe.limit(SECONDS)  # anew: the numbers of an LSTM may have taken all of it
     changes = [*_walk_changes(probe, sorted(written))]
