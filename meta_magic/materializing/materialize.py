@@ -154,9 +154,8 @@ def prepare(
         return Preparation(task=task, fill=choose_fill(init, task, own))
 
     is_trained = init == INITS[0] and state == STATES[0]
-    return choose_companions(
-        task, prepare_task, is_trained=is_trained, is_cast=dtype is not None
-    )
+    is_cast = dtype is not None
+    return choose_companions(task, prepare_task, is_trained=is_trained, is_cast=is_cast)
 
 
 def check_arguments(init: Init, dtype: object, trace: object, state: object) -> None:
@@ -310,10 +309,8 @@ def drop_costly(
     why = f"that takes {format_seconds(added)} more" if fits else "that does not fit"
     dropped = [(item, why) for item in costly if item.kind != "gradient"]
     notes = [f"gradients were left out: {why}"] if len(dropped) < len(costly) else []
-    task = replace(
-        lean.task, on_meta=[*task.on_meta, *dropped], notes=[*lean.task.notes, *notes]
-    )
-    return replace(lean, task=task)
+    on_meta, notes = [*task.on_meta, *dropped], [*lean.task.notes, *notes]
+    return replace(lean, task=replace(lean.task, on_meta=on_meta, notes=notes))
 
 
 MAX_TRIED: Final = 3

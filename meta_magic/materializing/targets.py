@@ -195,9 +195,8 @@ def find_in_module(root: nn.Module, path: str, seen: set[int]) -> Iterator[Held]
     for fqn, owner, name, kind, tensor in found:
         if kind == "attribute" and id(tensor) in registered:
             continue  # another way to it, such as an RNN's list of weights
-        is_persistent = kind == "parameter" or (
-            kind == "buffer" and name not in names_not_persistent(owner)
-        )
+        is_lasting = kind == "buffer" and name not in names_not_persistent(owner)
+        is_persistent = kind == "parameter" or is_lasting
         of = type(owner).__name__
         yield Held(join(path, join(fqn, name)), kind, tensor, is_persistent, of)
 
@@ -339,9 +338,8 @@ def group_targets(held: Sequence[Held], dtype: torch.dtype | None) -> list[Targe
         check_makeable(item)
         for part in list_parts(item.tensor):
             storage = Tensor.untyped_storage(part)
-            target = targets.setdefault(
-                address_of_storage(storage), Target(storage, part.itemsize)
-            )
+            new = Target(storage, part.itemsize)
+            target = targets.setdefault(address_of_storage(storage), new)
             target.held.append(item)
             if not any(part is tensor for tensor in target.tensors):
                 target.tensors.append(part)

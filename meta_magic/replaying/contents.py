@@ -132,12 +132,12 @@ def make_raw(call: Call, plan: Plan, *, is_tainted: bool) -> dict[int, RawMemory
         is_held = storage in plan.held and not is_tainted
         if births[storage] == call.number and not is_held:
             # The gaps between the elements of a tensor are never read.
-            has_gaps = prod(geometry.shape) * geometry.dtype.itemsize < sizes[storage]
-            found[storage] = RawMemory(
-                sizes[storage], is_written=has_gaps, is_tainted=is_tainted
-            )
+            nbytes = sizes[storage]
+            has_gaps = prod(geometry.shape) * geometry.dtype.itemsize < nbytes
+            memory = RawMemory(nbytes, is_written=has_gaps, is_tainted=is_tainted)
+            found[storage] = memory
             if has_gaps:
-                found[storage].erase(geometry)
+                memory.erase(geometry)
     return found
 
 

@@ -225,11 +225,10 @@ class Operator:
         self._call: Callable[..., Any] = run or made
         # It draws twice, and hands the generator to one of the two draws only.
         self._takes_generator = name != "nn.init.sparse_"
-        self._call_with = (
-            function if "generator" in self._names else find_variant(function)
-        )
+        has_generator = "generator" in self._names
+        self._call_with = function if has_generator else find_variant(function)
         if initializer is not None:
-            self._call_with = self._call if "generator" in self._names else None
+            self._call_with = self._call if has_generator else None
 
     @property
     def function(self) -> OpOverload | None:

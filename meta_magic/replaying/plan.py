@@ -100,9 +100,7 @@ class Planner:
             return plan
         early = replace(plan, steps=tuple(self._make_steps(self._run_early(order))))
         can_split = self._device.type == "cpu"
-        return min(
-            (plan, early), key=lambda each: each.peak_nbytes({}, can_split=can_split)
-        )
+        return min((plan, early), key=lambda p: p.peak_nbytes({}, can_split=can_split))
 
     def _find_retained(self, calls: Iterable[Call]) -> frozenset[int]:
         if not self._request.keeps:
@@ -184,9 +182,8 @@ class Planner:
             wanted_draws += find_tail(recorded, find_last(wanted_draws))
             wanted_draws += self._find_before_end(wanted_draws)
         ends = map(draw_before, self._request.sources)
-        wanted_draws += [
-            recorded.draws[n] for n in ends if n is not None and n not in self._known
-        ]
+        unknown = (n for n in ends if n is not None and n not in self._known)
+        wanted_draws += [recorded.draws[n] for n in unknown]
         needed: set[int] = set()
         for draw in reversed(wanted_draws):
             link: Draw | None = draw

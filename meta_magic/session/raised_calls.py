@@ -252,9 +252,8 @@ def _locate(failed: Failed, write: Writers) -> tuple[int, int, object]:
     flags = 0 if within is None else kinds[within.tb_frame.f_code]
     running = failed.running
     known = running and running.located
-    site, owner, *_ = known or write.sites.locate_raised(
-        running and running.function, failed.above, flags
-    )
+    function, locate = running and running.function, write.sites.locate_raised
+    site, owner, *_ = known or locate(function, failed.above, flags)
     if within is None or flags == BACKWARD:
         return site, owner, None
     module = within.tb_frame.f_locals["self"]

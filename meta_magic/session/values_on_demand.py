@@ -364,9 +364,8 @@ class ValuesOnDemand:
             stops_at_limit=stops_at_limit,
         )
         if self.other_ranks is not None:
-            self.other_ranks.note(
-                self._programs.read_columns(), [number for number, _ in wanted]
-            )
+            numbers = [number for number, _ in wanted]
+            self.other_ranks.note(self._programs.read_columns(), numbers)
         return values
 
     def _describe(self) -> str:

@@ -38,9 +38,8 @@ class MetadataReader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """Return a class, if metadata may hold it."""
-        is_dtype = module == "torch" and isinstance(
-            getattr(torch, name, None), torch.dtype
-        )
+        held = getattr(torch, name, None) if module == "torch" else None
+        is_dtype = isinstance(held, torch.dtype)
         is_known = module.startswith(LIBRARY) or (module, name) in IN_METADATA
         if is_dtype or is_known:
             return super().find_class(module, name)

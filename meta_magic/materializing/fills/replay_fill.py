@@ -273,14 +273,12 @@ def find_used(shares: Iterable[Share]) -> set[Target]:
     return used
 
 
-def find_unreplayable(
-    located: Located, device: torch.device, read: Read
-) -> Target | None:
+def find_unreplayable(part: Located, device: torch.device, read: Read) -> Target | None:
     """Return the first target that cannot be replayed even alone."""
-    for number, target in located.target_by_storage.items():
-        request = Request(storages=frozenset({number}), until=located.until)
+    for number, target in part.target_by_storage.items():
+        request = Request(storages=frozenset({number}), until=part.until)
         try:
-            Execution(located.program, request, device, read)
+            Execution(part.program, request, device, read)
         except ReplayError:
             return target
     return None

@@ -257,9 +257,8 @@ def lay_out_image(returned: Tensor, a: Tensor, weight: Tensor, *_: object) -> Te
     is_image = a.is_meta and a.ndim == len("NCHW")
     if not is_image or last not in map(suggest_memory_format, (a, weight)):
         return returned
-    return torch.empty(
-        returned.shape, dtype=returned.dtype, device="meta", memory_format=last
-    )
+    shape, dtype = returned.shape, returned.dtype
+    return torch.empty(shape, dtype=dtype, device="meta", memory_format=last)
 
 
 def lay_out_norm(

@@ -265,9 +265,8 @@ def run_flash(call: Attention) -> Tensor:
         q, k, v = (aten.pad(t, [0, missing]) for t in tensors)
         tensors = q, k, v
     scale = width**-0.5 if call.scale is None else call.scale
-    output: Tensor = flash_attention(
-        *tensors, call.dropout_p, call.is_causal, return_debug_mask=False, scale=scale
-    )[0]
+    given = (*tensors, call.dropout_p, call.is_causal)
+    output: Tensor = flash_attention(*given, return_debug_mask=False, scale=scale)[0]
     return output[..., :width] if missing else output
 
 

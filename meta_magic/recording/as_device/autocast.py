@@ -383,9 +383,8 @@ class DeviceAutocast(RecordingReplacements):
                 self.foreign |= {*kernels} - {*own}
             names = frozenset().union(*self._names.values())
             # DeviceAttention overrides attention, and casts.
-            self.override_kernels(
-                {name: self._make_kernel(name) for name in names - {ATTENTION}}
-            )
+            made = {name: self._make_kernel(name) for name in names - {ATTENTION}}
+            self.override_kernels(made)
 
     def _make_kernel(self, name: str) -> Callable[..., Any]:
         """Return the kernel of an operator on meta that casts its arguments first."""

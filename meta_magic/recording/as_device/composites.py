@@ -163,9 +163,8 @@ def svdvals(_: object, a: Tensor, *, driver: str | None = None) -> Any:
     Source: ``linalg_svdvals`` and ``linalg_eigvalsh`` in ``BatchLinearAlgebra.cpp`` of
     torch 2.13: under a mode it always computes them.
     """
-    return singular_values(
-        a, full_matrices=False, compute_uv=needs_gradient(a), driver=driver
-    )[1]
+    wants = needs_gradient(a)
+    return singular_values(a, full_matrices=False, compute_uv=wants, driver=driver)[1]
 
 
 def eigvalsh(_: object, a: Tensor, UPLO: str = "L") -> Any:  # noqa: N803  the schema's
@@ -485,9 +484,8 @@ class DeviceComposites(RecordingReplacements):
             return
         names = (*ON_CPU, *ON_CUDA, FUSED_RMS_NORM)
         operators = {name: find_operator(name) for name in names}
-        self.override_kernels(
-            {name: partial(self._run_here, it) for name, it in operators.items()}, WHOLE
-        )
+        above = {name: partial(self._run_here, it) for name, it in operators.items()}
+        self.override_kernels(above, WHOLE)
 
     def makes(self, operator: Any) -> bool:
         """Whether an operator has another decomposition on a device."""

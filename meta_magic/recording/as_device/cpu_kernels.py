@@ -206,9 +206,8 @@ def put_on_meta(value: Any, known: Mapping[int, Tensor] | None = None) -> Any:
             return known[id(value)]
         if value.layout in SPARSE:
             return make_sparse(value, "meta")
-        made = torch.empty_strided(
-            value.shape, value.stride(), dtype=value.dtype, device="meta"
-        )
+        sizes = value.shape, value.stride()
+        made = torch.empty_strided(*sizes, dtype=value.dtype, device="meta")
         return enlarge_storage(made, value.untyped_storage().nbytes())
     if isinstance(value, (list, tuple)):
         return type(value)([put_on_meta(item, known) for item in value])

@@ -380,17 +380,15 @@ class Factories:
             where = self._plan.placement_of(out) or self._plan.home
             if torch.device(device).type == where.type:
                 return func(*args, **{**kwargs, "device": META})
-        if "out" in kwargs or must_be_real(
-            self._plan, torch.device(device), device, caller
-        ):
+        read = torch.device(device)
+        if "out" in kwargs or must_be_real(self._plan, read, device, caller):
             return func(*args, **kwargs)
         is_context = caller.f_code is CONTEXT and is_home(device)
         if is_context or (device is self._plan.home and gets_reported_device(caller)):
             device = META  # the reported device, which it got from us
         if caller.f_code in TO_EMPTY:
-            self._diagnostics.note(
-                "place", f"to_empty planned tensors on {device}, {UNINITIALIZED}"
-            )
+            text = f"to_empty planned tensors on {device}, {UNINITIALIZED}"
+            self._diagnostics.note("place", text)
         if torch.device(device) != META:
             return self._make_at(self._plan.read(device), func, args, kwargs)
         if func in self._constructors:

@@ -94,9 +94,8 @@ def is_on_constant(func: Any, args: Args) -> bool:
     schema = find_schema(func)
     if schema is None or not args or type(args[0]) not in NUMBERS:
         return False
-    return isinstance(schema.arguments[0].type, torch.TensorType) and not any(
-        isinstance(value, Tensor) for value in args
-    )
+    has_tensors = any(isinstance(value, Tensor) for value in args)
+    return isinstance(schema.arguments[0].type, torch.TensorType) and not has_tensors
 
 
 def as_tensors(func: Any, args: Args) -> Args:

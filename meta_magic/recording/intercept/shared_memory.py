@@ -287,21 +287,19 @@ class SharedMemory:
             self._share(real.untyped_storage(), real, tensor)
         return array
 
-    def adopt(
-        self, array: np.ndarray[Any, Any], real: Tensor, tensor: Tensor
-    ) -> Tensor:
+    def adopt(self, array: np.ndarray[Any, Any], real: Tensor, made: Tensor) -> Tensor:
         """Return the meta tensor for a tensor on the memory of an array."""
-        is_here = tensor.is_meta and self._registry.placement_of(tensor) in ON_CPU
-        if not (is_here and array.flags.writeable and real.dtype == tensor.dtype):
-            return tensor
+        is_here = made.is_meta and self._registry.placement_of(made) in ON_CPU
+        if not (is_here and array.flags.writeable and real.dtype == made.dtype):
+            return made
         planned = self.find_planned(real)
         with DisableTorchFunction(), DisableTorchDispatch():
             if planned is not None:
-                return planned.requires_grad_(tensor.requires_grad)
+                return planned.requires_grad_(made.requires_grad)
             while isinstance(array.base, np.ndarray):  # the base outlives its views
                 array = array.base
-            self._share(array, real, tensor)
-        return tensor
+            self._share(array, real, made)
+        return made
 
     def find_planned(self, real: Tensor) -> Tensor | None:
         """Return the meta tensor for a tensor on the memory of a known array."""

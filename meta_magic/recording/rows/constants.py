@@ -210,9 +210,8 @@ class Imports:
         if there in origin.aliased:
             self.aliased.add(number)
         is_stale = origin.is_stale(tensor, version, there, self._live)
-        self._imports[number] = Import(
-            number, origin.program, there, storage.nbytes(), version, is_stale
-        )
+        given = number, origin.program, there, storage.nbytes(), version, is_stale
+        self._imports[number] = Import(*given)
         return origin.placements.get(there)
 
     def build(self) -> tuple[Import, ...]:

@@ -356,9 +356,8 @@ class Draws:
     def _stream_of(self, generator: Generator | None) -> GeneratorStream:
         if generator is None:
             return self._default
-        return self._streams.get(address_of_generator(generator)) or self._open(
-            generator
-        )
+        known = self._streams.get(address_of_generator(generator))
+        return known or self._open(generator)
 
     def _open(self, generator: Generator) -> GeneratorStream:
         stream = GeneratorStream(len(self._streams), generator)

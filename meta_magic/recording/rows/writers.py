@@ -59,9 +59,8 @@ def make_writers(
 ) -> Writers:
     """Return the parts that write a recording, each given those that it needs."""
     clock, numbers, imports, draws = Clock(), ModuleNumbers(), Imports(), Draws()
-    registry = TensorRegistry(
-        cache.geometries, clock, imports.note, find_recorded_placement
-    )
+    table, note = cache.geometries, imports.note
+    registry = TensorRegistry(table, clock, note, find_recorded_placement)
     sites = CallSites(cell_file, top, numbers.of)
     calls = ModuleCallRecorder(registry, clock, numbers, sites)
     diagnostics = Diagnostics(sites)

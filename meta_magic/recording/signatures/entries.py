@@ -159,12 +159,9 @@ class OpTable:
         self.func = func
         self.arguments = tuple(a.name for a in arguments)
         undeclared = find_always_written(self.name, self.arguments)
-        self.written = undeclared.union(
-            a.name for a in arguments if a.alias_info and a.alias_info.is_write
-        )
-        self.has_out = any(
-            a.kwarg_only and a.alias_info and a.alias_info.is_write for a in arguments
-        )
+        writes = [a for a in arguments if a.alias_info and a.alias_info.is_write]
+        self.written = undeclared.union(a.name for a in writes)
+        self.has_out = any(a.kwarg_only for a in writes)
         self.counts_writes = bool(self.written) and self.name.startswith(FOREACH)
         self.may_overrun = self.name in BY_STORAGE
         self.allows_fast_path = (
