@@ -16,7 +16,7 @@ test("an answer is read in each form that Python or a person writes", () => {
   assert.deepEqual(read_numbers("8 * 16"), [128]);
   assert.deepEqual(read_numbers("()"), []);
   assert.deepEqual(read_numbers("(4,)"), [4]);
-  for (const text of ["", "B, T", "two", "2;3", "<img>"]) assert.equal(read_numbers(text), null, text);
+  for (const text of ["", "B, T", "two", "x", ",", "2;3", "<img>"]) assert.equal(read_numbers(text), null, text);
 });
 
 test("a wrong shape is told by its kind", () => {

@@ -24,7 +24,7 @@ export function read_numbers(text) {
   const parts = inside.split(/\s*,\s*|\s*[x×]\s*|\s+(?![*\s])(?<!\*\s*)/).filter(Boolean);
   const numbers = parts.map((part) => (/^-?\d+(\s*\*\s*\d+)*$/.test(part)
     ? part.split("*").reduce((a, b) => a * Number(b), 1) : NaN));
-  return numbers.every(Number.isFinite) ? numbers : null;
+  return numbers.length && numbers.every(Number.isFinite) ? numbers : null;
 }
 
 /** The kind of a wrong shape. @param {number[]} given @param {number[]} wanted */
