@@ -35,6 +35,14 @@ from meta_magic.trace.units import format_shape
 OF_GRAPHS: Final = re.compile(r"grad|leaf|leaves")
 """Part of messages about the graph of a tensor."""
 
+OF_INDEX: Final = re.compile(r"too many indices for tensor of dimension (\d+)")
+
+BEYOND: Final = re.compile(
+    r"itemsize (\d+) requiring a storage size of (\d+) are out of bounds for storage of"
+    r" size (\d+)"
+)
+"""Part of the message if ``as_strided`` reads more than a tensor's memory."""
+
 MAX_RULES: Final = 4
 MAX_PARTS: Final = 4
 NEAR_BELOW: Final = 8
@@ -53,10 +61,8 @@ def find_rules(probe: Probe, error: str) -> tuple[str, ...]:
 
 
 def _list_rules(probe: Probe, error: str) -> list[str]:
-    if order := OF_ORDER.search(error):
-        return [
-            f"permute takes each of {order[1]} dimensions once; {order[2]} are given"
-        ]
+    if said := _read_message(error):
+        return [said]
     sure = [*_find_count_rules(probe)] or [*_find_layout_rules(probe)]
     if sure:
         return sure
@@ -75,6 +81,19 @@ def _list_rules(probe: Probe, error: str) -> list[str]:
         *_find_class_rules(probe),
         *_find_dtype_rules(probe),
     ]
+
+
+def _read_message(error: str) -> str:
+    """Return the rule that a message of torch gives in other words; else ""."""
+    if order := OF_ORDER.search(error):
+        return f"permute takes each of {order[1]} dimensions once; {order[2]} are given"
+    if rank := OF_INDEX.search(error):
+        return f"an index has at most as many parts as the tensor dimensions: {rank[1]}"
+    if beyond := BEYOND.search(error):
+        nbytes, last, end = map(int, beyond.groups())
+        reached = f"element {last // nbytes - 1:,} of the memory"
+        return f"shape and strides reach {reached}, which ends before {end // nbytes:,}"
+    return ""
 
 
 def _find_layout_rules(probe: Probe) -> Iterator[str]:

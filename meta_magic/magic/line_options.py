@@ -254,8 +254,9 @@ def suggest(
     nearest = get_close_matches(word, known, n=1, cutoff=0.7)
     if not nearest and not is_sure:
         return ""
-    meant = f"did you mean {nearest[0]}? " if nearest else ""
-    return f" ({meant}{help_line} lists what there is)"
+    meant = f"did you mean {nearest[0]}?" if nearest else ""
+    listed = f"{help_line} lists what there is" if help_line else ""
+    return f" ({' '.join(filter(None, (meant, listed)))})"
 
 
 BLANK: Final = frozenset(

@@ -204,7 +204,8 @@ class MetaMagics(Magics):
         exercises.answers[name] = cell
         if name not in exercises.exercises:
             hint = suggest(name, exercises.exercises, "", is_sure=False)
-            print(f"{name} is not defined here: a hidden test may grade it{hint}")  # noqa: T201  asked for
+            way = "run its cell above, unless a hidden test grades it"
+            print(f"{name} is not defined here{hint}: {way}")  # noqa: T201  asked for
             return True
         found = exercises.add_grade(name, cell)
         options.quiet = True

@@ -237,7 +237,7 @@ def change_one_index(value: Any) -> Iterator[tuple[Any, str]]:
     """Yield other indices, each with what is wrong."""
     if type(value) is int:
         for other in {value - 1, value + 1, 0, 1, -1} - {value}:
-            yield other, "another index is wanted"
+            yield other, "another position is wanted; counting starts at 0"
     elif isinstance(value, slice):
         begin, end, step = value.start or 0, value.stop, value.step or 1
         for other in (begin + 1, begin - 1):

@@ -457,7 +457,7 @@ def ask_view(line: Line, drawing: Drawing) -> Question | None:
         )
     elif crossed != number:
         whys[str(crossed)] = (
-            "That counts column by column; a view keeps the order row by row."
+            "That counts column by column; the elements stand row by row here."
         )
     text = f"Number the elements of {name} 0, 1, 2, … row by row."
     text = f"{text} Which number stands at {target}[{at}]?"

@@ -29,6 +29,14 @@ torch.softmax(x, dim=2)
 x = torch.ones(2, 3)
 x.transpose(0, 3)
 
+# %% shape and strides reach element 14 of the memory, which ends before 12
+x = torch.arange(12)
+x.as_strided((4, 3), (4, 1))
+
+# %% an index has at most as many parts as the tensor dimensions: 1
+x = torch.arange(12)
+x[:, ::2]
+
 # %% permute takes each of 3 dimensions once; 2 are given
 x = torch.ones(2, 3, 4)
 x.permute(0, 2)
