@@ -59,7 +59,7 @@ def find_previous_windows(trace: "Trace") -> dict[int, int]:
     paths lead to an element, as around a residual block, the window is on the one that
     comes from all that the others come from; if there is none, no window is before.
     """
-    signatures = trace.program.signatures
+    signatures = trace.program.with_raised.signatures
     windows = [*map(find_windows, signatures)]
     if not any(windows):
         return {}

@@ -14,7 +14,7 @@ ANSWERS = {
             ("y = m[1]", "of an index are exchanged"),
             ("y = m[:, 1:2]", "1 dimension, not 2"),
             ("y = m[:, 1].clone()", "a copy, and a view is wanted"),
-            ("y = m[:, 2]", "another index"),
+            ("y = m[:, 2]", "another position"),
             ("y = m.view(C, R)[1]", "y[2] is computed from m[1, 1]"),
         ],
     ),
@@ -146,7 +146,7 @@ ANSWERS = {
             ("y = lstm(x)[0].mean(1)", "the mean of dimension 1 is taken"),
             ("y = lstm(x)[0]", "indexing is missing"),
             ("_, (h, c) = lstm(x)\ny = c[0]", "another one of the results of lstm"),
-            ("y = lstm(x)[0][:, 0]", "another index"),
+            ("y = lstm(x)[0][:, 0]", "another position"),
         ],
     ),
     "time_first": (

@@ -48,7 +48,7 @@ def test_the_step_fails_on_a_wrong_shape_and_annotates_its_line(
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "model.py").write_text(MODEL.format(784))
     assert run_step(tmp_path, "--update") == 0
-    (tmp_path / "model.py").write_text(MODEL.format(728))
+    (tmp_path / "model.py").write_text(MODEL.format(72))
     assert run_step(tmp_path) == 1
     (run,) = json.loads((tmp_path / "meta-magic.sarif").read_text())["runs"]
     places = {

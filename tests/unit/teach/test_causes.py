@@ -26,7 +26,7 @@ def define(given, solution, sizes=()):
         (SQUARE, "x.sum(0)", "x.sum(0, keepdim=True)", "sum keeps its dimension"),
         (SQUARE, "x.softmax(0)", "x", "softmax is missing"),
         (SQUARE, "x - 1.", "(x - 1.).softmax(0)", "softmax is one step too much"),
-        (SQUARE, "x[:, 1]", "x[:, 2]", "another index"),
+        (SQUARE, "x[:, 1]", "x[:, 2]", "another position"),
         (SQUARE, "x[1:3]", "x[1:4]", "a slice ends off by one"),
         (SQUARE, "x[::2]", "x[::3]", "a slice has another step"),
         (SQUARE, "x[:, 2]", "x.mean(1)", "the mean of dimension 1 is taken, and one"),
