@@ -280,9 +280,9 @@ class ConstantCapture:
         is_counted = self.registry.find_storage(real) is not None
         ref = self.registry.storage_of(base, find_placement(real))
         if ref is not None:
-            twin = self.registry.storage_of(real) if is_borrowed and is_counted else ref
-            if is_counted and twin is not None:  # else its memory would count twice
-                self.registry.note_size(twin, 0)
+            seen = self.registry.storage_of(real) if is_counted else None
+            if seen is not None:  # an operator's: its memory would count twice
+                self.registry.note_size(seen, 0)
             self._constants.keep(ref, storage, name, is_borrowed=is_borrowed)
         checksum = None if is_borrowed else sum_small(storage)
         held, version = weakref.ref(storage), read_version(real)
