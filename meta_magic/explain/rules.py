@@ -84,7 +84,7 @@ def _list_rules(probe: Probe, error: str) -> list[str]:
 
 
 def _read_message(error: str) -> str:
-    """Return the rule that a message of torch gives in other words; else ""."""
+    """Return the rule that follows from a message of torch; else ""."""
     if order := OF_ORDER.search(error):
         return f"permute takes each of {order[1]} dimensions once; {order[2]} are given"
     if rank := OF_INDEX.search(error):
