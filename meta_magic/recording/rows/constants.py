@@ -89,6 +89,10 @@ class Constants:
                     is_unseen = True
         return is_unseen
 
+    def is_known(self, number: int | None) -> bool:
+        """Whether the content of a storage is kept, or an operator made it."""
+        return number in self._known
+
     def note_made(self, outputs: Sequence[tuple[Tensor, Seen]]) -> None:
         """Note the real tensors that an operator made: they can be made again."""
         for tensor, (_, ref, geometry) in outputs:

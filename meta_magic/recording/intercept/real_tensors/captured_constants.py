@@ -277,12 +277,13 @@ class ConstantCapture:
         base = torch.empty(storage.nbytes(), dtype=torch.uint8, device=META)
         self.registry.note_deaths()  # a dead storage may have had the same address
         NamedDevices.exist = True  # the placement of a real tensor is known
-        is_counted = self.registry.find_storage(real) is not None
+        # By a row of an operator, and not only as an argument of a module.
+        is_counted = self._constants.is_known(self.registry.find_storage(real))
         ref = self.registry.storage_of(base, find_placement(real))
         if ref is not None:
-            seen = self.registry.storage_of(real) if is_counted else None
-            if seen is not None:  # an operator's: its memory would count twice
-                self.registry.note_size(seen, 0)
+            twin = self.registry.storage_of(real) if is_borrowed and is_counted else ref
+            if is_counted and twin is not None:  # else its memory would count twice
+                self.registry.note_size(twin, 0)
             self._constants.keep(ref, storage, name, is_borrowed=is_borrowed)
         checksum = None if is_borrowed else sum_small(storage)
         held, version = weakref.ref(storage), read_version(real)
