@@ -46,7 +46,7 @@ BROADCAST: Final = 1.2
 """The cost of a result that is larger than all operands."""
 
 ELSEWHERE: Final = 0.4
-"""How much less it costs to turn a tensor, if another dimension has the wanted size."""
+"""How much less it costs to turn a tensor, if only its last dimension is as wanted."""
 
 TURN: Final = re.compile(r"transpose|permute")
 
@@ -94,8 +94,8 @@ def _change_operand(
     shape = situation.call.operands[number].geometry.shape
     is_turn = TURN.search(text) is not None and len(shape) > PAIRS
     if is_turn and any(
-        {*pair} <= {*shape} and pair[0] != pair[1] > 1
-        for pair in situation.accepted.numbers
+        wrong in shape and wrong != right == shape[-1] > shape.count(right) == 1
+        for wrong, right in situation.accepted.numbers
     ):
         cost -= ELSEWHERE
     is_back = bool(_undo(text)) and (accepting.keeps_shape or "squeeze" in text)
