@@ -1,9 +1,10 @@
 """Record indexing by numbers, and in-place arithmetic, as an earlier call did.
 
 ``N[i, j] += 1`` is three functions and six operators, of which each takes 10 us and
-more through torch: too long for a loop of 200,000 turns. Here the first call with some
-geometries and numbers goes through torch, and its rows are kept as a :class:`Pattern`;
-later ones are written at once. Read :meth:`RepeatedCalls.run` first.
+more through torch: too long for a loop of 200,000 turns. Here the first two calls with
+some geometries and numbers go through torch. The rows of the second are kept as a
+:class:`Pattern`; those of later calls are written at once. Read
+:meth:`RepeatedCalls.run` first.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,6 +42,7 @@ class RepeatedCalls:
     def __init__(self, write: Writers) -> None:
         self._registry, self._rows = write.registry, write.rows
         self._patterns: dict[tuple[object, ...], Pattern] = {}
+        self._seen_once: set[int] = set()
 
     def run(self, func: Any, args: Args, call: Callable[..., Any]) -> Any:
         """Write the rows of a call, or make it by ``call``; return what it returns."""
@@ -57,6 +59,9 @@ class RepeatedCalls:
         storages, rows = self._registry.storage_by_tensor, self._rows
         n_before, pattern = len(storages), self._patterns.get(key)
         if pattern is None:
+            if (hashed := hash(key)) not in self._seen_once:
+                self._seen_once.add(hashed)  # ``out[i] = 1`` never comes again
+                return call(func, args)
             start, n_written = len(rows.waiting), len(rows.words)
             returned = call(func, args)
             if len(rows.words) == n_written:  # its rows are all waiting
