@@ -260,12 +260,13 @@ def _describe_call(call: OpCall) -> str:
 AT_LINE, BETWEEN, ANYWHERE = 0.3, 0.5, 0.6
 COPY: Final = "{}.clone()"
 
-DETACHED: Final = (
+CARRIED: Final = (
     "{0}.detach()",
     "{0} and tuple(one.detach() for one in {0})",
     "None if {0} is None else {0}.detach()",
 )
-"""How a name is carried over that is a tensor, or a tuple, or ``None`` at first."""
+"""How a loop carries something over without its graph: a tensor, a tuple that is
+``None`` at first, and such a tensor."""
 
 LOOPS: Final = (ast.For, ast.While)
 
@@ -349,7 +350,7 @@ def _retain_graphs(program: SourceText, line: int | None) -> Iterator[Edit]:
             for one in ast.walk(node.value)
             if isinstance(one, ast.Name) and one.id in bound
         ]
-        for at, text in enumerate(DETACHED if carried else ()):
+        for at, text in enumerate(CARRIED if carried else ()):
             texts = [(one, text.format(one.id)) for one in carried]
             edits = [e for one, new in texts for e in program.replace(one, new, 0)]
             yield join_edits(edits, ANYWHERE + at / 10)

@@ -113,6 +113,9 @@ DEVICES: Final = ("meta", "cpu", None)
 """Devices to ask, in this order; None is a recording."""
 
 MAX_CANDIDATES: Final = 24
+MAX_DIVIDED: Final = 4096
+"""The largest number whose divisors are candidates."""
+
 
 MAX_NUMEL: Final = 2**20
 """A call with a larger result is not made on the CPU."""
@@ -395,6 +398,3 @@ def _list_near_ratios(value: int, other: int) -> Iterator[int]:
         divisors = [n for n in range(2, other) if other % n == 0]
         at = bisect(divisors, value)
         yield from divisors[max(at - 1, 0) : at + 1]
-
-
-MAX_DIVIDED: Final = 4096

@@ -27,6 +27,7 @@ from meta_magic.explain.edits.accepted import (
     list_accepted_forms,
     list_layouts,
 )
+from meta_magic.explain.edits.program_text import ATOMS
 from meta_magic.explain.probing import Change, Probe, Variable
 from meta_magic.trace.failed_call import UNNAMED, FailedCall, Operand
 from meta_magic.trace.signature import TensorArgument
@@ -36,6 +37,7 @@ OF_GRAPHS: Final = re.compile(r"grad|leaf|leaves")
 """Part of messages about the graph of a tensor."""
 
 OF_INDEX: Final = re.compile(r"too many indices for tensor of dimension (\d+)")
+"""Part of the message if an index has more parts than a tensor dimensions."""
 
 BEYOND: Final = re.compile(
     r"itemsize (\d+) requiring a storage size of (\d+) are out of bounds for storage of"
@@ -84,15 +86,15 @@ def _list_rules(probe: Probe, error: str) -> list[str]:
 
 
 def _read_message(error: str) -> str:
-    """Return the rule that follows from a message of torch; else ""."""
+    """Return the rule that a message of torch gives by itself; else ""."""
     if order := OF_ORDER.search(error):
         return f"permute takes each of {order[1]} dimensions once; {order[2]} are given"
     if rank := OF_INDEX.search(error):
-        return f"an index has at most as many parts as the tensor dimensions: {rank[1]}"
+        return f"the index has more parts than the tensor has dimensions ({rank[1]})"
     if beyond := BEYOND.search(error):
         nbytes, last, end = map(int, beyond.groups())
-        reached = f"element {last // nbytes - 1:,} of the memory"
-        return f"shape and strides reach {reached}, which ends before {end // nbytes:,}"
+        read = f"shape and strides read element {last // nbytes - 1:,}"
+        return f"{read}, and the memory has {end // nbytes:,} elements"
     return ""
 
 
@@ -226,8 +228,8 @@ def _find_form_rules(probe: Probe) -> Iterator[str]:
 
 def _write(change: Change, operand: Operand) -> str:
     name = "" if operand.name == UNNAMED else operand.name
-    with suppress(SyntaxError):
-        if isinstance(ast.parse(name, mode="eval").body, ast.BinOp | ast.UnaryOp):
+    with suppress(SyntaxError):  # a name may be followed by its cell and line
+        if not isinstance(ast.parse(name, mode="eval").body, (*ATOMS, ast.Tuple)):
             name = f"({name})"
     return change.text.format(name)
 

@@ -47,7 +47,7 @@ class Outside(NamedTuple):
 def find_notes(
     written: Writers, program: Program, trees: Sequence[Tree], outside: Outside
 ) -> tuple[Note, ...]:
-    """Return all notes of a recording, sorted by line; those without one come last."""
+    """Return the notes of a recording, each once, by line; those without come last."""
     diagnostics = written.diagnostics
     has_saved = any(note.kind == "save" for note in diagnostics.notes)
     found = [
@@ -62,7 +62,7 @@ def find_notes(
         *_find_unregistered(written, program),
         *_find_outside(written, outside),
     ]
-    return sort_notes(found)
+    return sort_notes(dict.fromkeys(found))
 
 
 def _find_outside(written: Writers, outside: Outside) -> Iterator[Note]:

@@ -331,9 +331,8 @@ LOSS: Final = re.compile(r"\w+Loss")
 
 def edit_modules(situation: Situation) -> Iterator[Edit]:
     """Yield edits of states, lists of modules, losses and modes."""
-    for family in (
-        *(_load_states, _hold_modules, _call_lists, _flatten_before, _complete_classes),
-    ):
+    families = _load_states, _hold_modules, _call_lists, _flatten_before
+    for family in (*families, _complete_classes):
         yield from family(situation)
     program = situation.program
     for called in program.calls:  # a loss module is made before it is called

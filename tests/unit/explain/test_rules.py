@@ -29,11 +29,11 @@ torch.softmax(x, dim=2)
 x = torch.ones(2, 3)
 x.transpose(0, 3)
 
-# %% shape and strides reach element 14 of the memory, which ends before 12
+# %% shape and strides read element 14, and the memory has 12 elements
 x = torch.arange(12)
 x.as_strided((4, 3), (4, 1))
 
-# %% an index has at most as many parts as the tensor dimensions: 1
+# %% the index has more parts than the tensor has dimensions (1)
 x = torch.arange(12)
 x[:, ::2]
 

@@ -103,8 +103,8 @@ def test_a_tensor_that_will_not_move_with_its_module_is_noted():
             self.table = torch.arange(5)
 
     with record() as trace:
-        holder = Holder()  # noqa: F841
-    note = notes_of(trace)["attribute"]
+        holders = nn.ModuleList(Holder() for _ in range(3))  # noqa: F841
+    (note,) = (note for note in trace.notes if note.kind == "attribute")
     assert "Holder.table" in note.text
     assert note.line == trace.ops[0].line
 

@@ -18,6 +18,7 @@ from torch.nn import functional
 from meta_magic import record
 from meta_magic.view.payload import build_payload
 from meta_magic.view.pictures import find_picture
+from meta_magic.view.windows import find_previous_windows
 
 DUMP = Path(__file__).parents[2] / "js" / "reach_dump.mjs"
 
@@ -176,3 +177,14 @@ def test_an_element_after_many_windows_comes_from_what_torch_says():
             is_read = stack(images).flatten(1).isnan().T
         wanted = [one.nonzero().flatten().tolist() for one in is_read]
         assert [sorted(one) for one in call["first"]] == wanted
+
+
+def test_a_cell_that_fails_has_the_windows_up_to_there():
+    with pytest.raises(RuntimeError), record() as trace:
+        x = nn.MaxPool2d(2)(nn.Conv2d(3, 4, 3)(torch.ones(1, 3, 8, 8)))
+        nn.Conv2d(5, 6, 3)(x)
+    calls = {call.index: call.op for call in trace.ops}
+    found = find_previous_windows(trace)
+    assert [(calls[n], calls[m]) for n, m in found.items()] == [
+        ("aten.max_pool2d_with_indices.default", "aten.convolution.default")
+    ]
