@@ -413,7 +413,7 @@ show: Callable[[warnings.WarningMessage], None] = getattr(warnings, SHOW)
 
 
 def show_at_caller(warning: warnings.WarningMessage) -> None:
-    """Show a warning; one at a line of this package is given that of the caller."""
+    """Show a warning; one from a file of this package is shown at the user's line."""
     frame = inspect.currentframe() if warning.filename.startswith(PACKAGE) else None
     while frame is not None and frame.f_code.co_filename.startswith(OWN):
         if frame.f_code.co_filename == warning.filename:  # it may come from other lines
