@@ -189,7 +189,7 @@ class Backward:
 
     @cached_property
     def _graph(self) -> list[OpCall]:
-        """The same of its graph: no earlier backward pass leads to the result."""
+        """The same, but not followed through earlier backward passes and steps."""
         outside = {c.index for c in self._calls if c.phase in {"backward", "optimizer"}}
         every = {call.index for call in self._calls}
         return self._walk_back(every - outside | self._differentiated)

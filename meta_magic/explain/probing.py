@@ -391,7 +391,7 @@ class Probe:
 
 
 def _list_near_ratios(value: int, other: int) -> Iterator[int]:
-    """Yield the numbers nearest to a value that divide another, or are multiples."""
+    """Yield the divisors or multiples of another number that are nearest to a value."""
     if 1 < other < value and value % other:
         yield from (value - value % other, value - value % other + other)
     if 1 < value < other <= MAX_DIVIDED and other % value:

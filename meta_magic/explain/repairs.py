@@ -38,7 +38,7 @@ MAX_ALONE: Final = 6
 
 MIN_REDUCED: Final = 3
 MAX_REDUCED: Final = 8
-"""Between so many changes those of one repair are looked at: is each needed?"""
+"""A repair of so many changes is run without each of them: is each needed?"""
 
 MAX_OF_CHILDREN: Final = 1.5
 """Limit of all trials: the children's processor time."""
@@ -206,7 +206,7 @@ def _confirm(
 def _drop_unneeded(block: EditableBlock, ran: Ran) -> Ran:
     """Return an edit without changes that it does not need: of equal numbers elsewhere.
 
-    One or two changes are needed, as each alone has been tried.
+    An edit of one or two changes stays, as each change alone has been tried.
     """
     changes = ran.edit.stretches
     if not MIN_REDUCED <= len(changes) <= MAX_REDUCED or not is_whole(ran.outcome):

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
 
 Field: TypeAlias = tuple[int, int, int]
-"""Along one dimension, what an element comes from: how far neighbours' are apart, the
-first index of element 0, and a number with a bit for each index from there."""
+"""What an element comes from along one dimension: the distance between those of two
+neighbours, the first index for element 0, and a number with a bit for each index from
+that one on."""
 
 
 class Chain(NamedTuple):

@@ -265,7 +265,7 @@ def find_accepted(probe: Probe, written: Collection[int]) -> Accepted:
     )
     numbers = dict.fromkeys(takewhile(lambda _: process_time() < end, found))
     known = {*probe.values.values()}
-    # The nearest of several for a number, those of other numbers, then what broadcasts.
+    # The nearest value for each number is first, and what only broadcasts last.
     nearest = sorted(numbers, key=lambda pair: (pair[0], _measure_ratio(*pair)))
     grouped = groupby(nearest, itemgetter(0))
     turns = {pair: at for _, pairs in grouped for at, pair in enumerate(pairs)}

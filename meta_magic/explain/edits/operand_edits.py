@@ -46,7 +46,7 @@ BROADCAST: Final = 1.2
 """The cost of a result that is larger than all operands."""
 
 ELSEWHERE: Final = 0.4
-"""How much less it costs to turn a tensor, if only its last dimension is as wanted."""
+"""How much less it costs to turn a tensor whose last dimension alone is as wanted."""
 
 TURN: Final = re.compile(r"transpose|permute")
 

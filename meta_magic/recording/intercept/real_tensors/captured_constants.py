@@ -277,7 +277,7 @@ class ConstantCapture:
         base = torch.empty(storage.nbytes(), dtype=torch.uint8, device=META)
         self.registry.note_deaths()  # a dead storage may have had the same address
         NamedDevices.exist = True  # the placement of a real tensor is known
-        # By a row of an operator, and not only as an argument of a module.
+        # An operator's row has it; the argument of a module alone has no row.
         is_counted = self._constants.is_known(self.registry.find_storage(real))
         ref = self.registry.storage_of(base, find_placement(real))
         if ref is not None:
