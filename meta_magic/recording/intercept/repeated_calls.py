@@ -60,7 +60,7 @@ class RepeatedCalls:
         n_before, pattern = len(storages), self._patterns.get(key)
         if pattern is None:
             if (hashed := hash(key)) not in self._seen_once:
-                self._seen_once.add(hashed)  # that of ``out[i] = 1`` is unique
+                self._seen_once.add(hashed)  # ``out[i] = 1`` has a new one each time
                 return call(func, args)
             start, n_written = len(rows.waiting), len(rows.words)
             returned = call(func, args)
