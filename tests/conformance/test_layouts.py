@@ -121,14 +121,6 @@ STRIDES = {
 
 
 @pytest.mark.parametrize("name", STRIDES)
-def test_strides_are_those_of_the_cpu_as_on_the_cpu(name):
-    wanted = describe(STRIDES[name]())
-    with record(as_device="cpu"):
-        met = STRIDES[name]()
-    assert describe(met) == wanted
-
-
-@pytest.mark.parametrize("name", STRIDES)
 def test_strides_are_otherwise_as_on_meta(name):
     """Fails for all when meta kernels need not be told the device any more."""
     with record(as_device="meta"):
@@ -192,11 +184,12 @@ CHOSEN = {
 }
 
 
-@pytest.mark.parametrize("name", CHOSEN)
-def test_strides_are_chosen_as_by_the_kernels_of_the_cpu(name):
-    wanted = describe(CHOSEN[name]())
+@pytest.mark.parametrize("name", STRIDES | CHOSEN)
+def test_strides_are_those_of_the_cpu_as_on_the_cpu(name):
+    make = (STRIDES | CHOSEN)[name]
+    wanted = describe(make())
     with record(as_device="cpu"):
-        met = CHOSEN[name]()
+        met = make()
     assert describe(met) == wanted
 
 

@@ -78,7 +78,8 @@ TIMED = {
     "a cell": ("%%meta\n%%time\nx = 3\nx + 1", 1, 4),
     "a cell that awaits": (
         "%%meta\n%%time\nimport asyncio\nawait asyncio.sleep(0)\n4",
-        *(1, 4),
+        1,
+        4,
     ),
     "an expression": ("%%meta\n%time 3 + 1", 1, 4),
     "a statement": ("%%meta\n%time x = 4\nx", 1, 4),
