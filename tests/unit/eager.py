@@ -1,5 +1,6 @@
 """The same code for real, on the CPU: what a recording is compared with."""
 
+import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -19,6 +20,52 @@ def build_twice(build, *, seed=0, cache=True):
     with record(cache=cache) as trace:
         made = build()
     return real, made, trace, state
+
+
+def assert_same(run, *, seed=0, **options):
+    """Compare what a function returns for real and in a recording, from one seed."""
+    torch.manual_seed(seed)
+    wanted = run()
+    with record(**options) as trace:
+        torch.manual_seed(seed)
+        met = run()
+    assert met == wanted, f"{met} is not {wanted}"
+    return trace
+
+
+def assert_refused_alike(run, **options):
+    """Compare the errors that a function raises for real and in a recording."""
+    torch.manual_seed(0)
+    with pytest.raises(Exception) as wanted:  # noqa: PT011  of any type
+        run()
+    with record(**options), pytest.raises(wanted.type) as met:
+        torch.manual_seed(0)
+        run()
+    assert str(met.value) == str(wanted.value)
+
+
+def outcome(call, *given):
+    """Return type and text of what a call raises, or None."""
+    try:
+        call(*given)
+    except Exception as error:
+        return type(error), str(error)
+    return None
+
+
+def assert_same_operators(run, *, skipped=(), **options):
+    """Compare the operators that run for real, on the CPU, and in a recording."""
+    with Names() as real:
+        run()
+    with record(as_device="cpu", **options) as trace:
+        run()
+    assert drop([op.op for op in trace.ops], skipped) == drop(real.ops, skipped)
+    return trace
+
+
+def drop(names, skipped):
+    """Return the names in which nothing stands of what is skipped."""
+    return [name for name in names if not any(part in name for part in skipped)]
 
 
 def tensors_of(module):

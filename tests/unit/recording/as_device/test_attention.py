@@ -7,7 +7,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from meta_magic import record
 from meta_magic.recording.as_device.cpu_kernels import adds_batch_to_attention
-from tests.unit.eager import Names
+from tests.unit.eager import Names, assert_same
 
 
 def make(*shapes, dtype=torch.float32):
@@ -22,12 +22,10 @@ CALLS = {
     "plain": lambda: (same(1, 2, 4, 8), {}),
     "causal": lambda: (same(1, 2, 4, 8), {"is_causal": True}),
     "dropout": lambda: (same(1, 2, 4, 8), {"dropout_p": 0.1}),
-    "scale": lambda: (same(1, 2, 4, 8), {"scale": 0.3}),
     "true or false": lambda: (
         same(1, 2, 4, 8),
         {"attn_mask": torch.ones(4, 4, dtype=torch.bool)},
     ),
-    "numbers": lambda: (same(2, 2, 4, 8), {"attn_mask": torch.zeros(2, 1, 4, 4)}),
     "a mask of three dimensions": lambda: (
         same(1, 2, 4, 8),
         {"attn_mask": torch.zeros(2, 4, 4)},
@@ -38,11 +36,6 @@ CALLS = {
     ),
     "narrow values": lambda: (make((1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4, 6)), {}),
     "three dimensions": lambda: (same(2, 4, 8), {}),
-    "three dimensions, dropout": lambda: (same(2, 4, 8), {"dropout_p": 0.1}),
-    "three dimensions, masked": lambda: (
-        same(2, 4, 8),
-        {"attn_mask": torch.ones(4, 4, dtype=torch.bool)},
-    ),
     "three dimensions, a mask of four": lambda: (
         same(2, 4, 8),
         {"attn_mask": torch.zeros(3, 2, 4, 4)},
@@ -51,19 +44,14 @@ CALLS = {
         same(2, 4, 8),
         {"attn_mask": torch.zeros(4)},
     ),
-    "two dimensions": lambda: (same(4, 8), {}),
     "three dimensions by four": lambda: (make((2, 4, 8), *[(1, 2, 4, 8)] * 2), {}),
-    "float64": lambda: (same(1, 2, 4, 8, dtype=torch.float64), {}),
     "bfloat16": lambda: (same(1, 2, 4, 8, dtype=torch.bfloat16), {}),
     "no tokens": lambda: (same(1, 2, 0, 8), {}),
     "no keys": lambda: (make((1, 2, 4, 8), (1, 2, 0, 8), (1, 2, 0, 8)), {}),
     "heads of nothing": lambda: (same(1, 2, 4, 0), {}),
     "no batch": lambda: (same(0, 2, 4, 8), {"is_causal": True}),
-    "three dimensions of nothing": lambda: (same(2, 0, 0), {}),
     "values alone": lambda: (make((2, 3, 0), (2, 5, 0), (2, 5, 4)), {}),
     "rows apart": lambda: ([t.mT for t in same(1, 2, 8, 4)], {}),
-    "heads inside": lambda: ([t.transpose(1, 2) for t in same(1, 4, 2, 8)], {}),
-    "cross": lambda: (make((1, 2, 3, 8), (1, 2, 5, 8), (1, 2, 5, 8)), {}),
 }
 
 
@@ -184,17 +172,6 @@ def test_without_gradients_attention_of_three_dimensions_is_that_of_the_cpu(guar
     assert names == real.ops
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_fused_kernel_costs_its_two_products(device):
-    # 2 products of 3 x 8 by 8 x 5 and 3 x 5 by 5 x 8, for 4 heads, 2 batches: with
-    # keys of 2 heads.
-    shapes = (2, 4, 3, 8), (2, 2, 5, 8), (2, 2, 5, 8)
-    with record(as_device=device) as trace:
-        tensors = make(*shapes, dtype=torch.bfloat16)
-        scaled_dot_product_attention(*tensors, enable_gqa=True)
-    assert trace.flops == 2 * (2 * 3 * 8 * 5) * 4 * 2
-
-
 @pytest.mark.parametrize(
     "mask", [torch.float64, torch.bfloat16, torch.int32, torch.float32, torch.bool]
 )
@@ -216,6 +193,4 @@ def test_arguments_that_the_cpu_refuses_are_refused_in_its_words(mask, key):
             return names.replace("dtype: float ", "dtype: torch.float32 ")
         return None
 
-    wanted = say(call)
-    with record(as_device="cpu"):
-        assert say(call) == wanted
+    assert_same(lambda: say(call), as_device="cpu")

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from meta_magic import record
-from tests.unit.eager import Names
+from tests.unit.eager import Names, assert_same, assert_same_operators
 
 
 def attend():
@@ -29,12 +29,7 @@ CALLS = {
     "linear": lambda: nn.Linear(3, 4)(torch.zeros(2, 5, 3)),
     "a parameter twice": weigh,
     "conv2d": lambda: nn.Conv2d(3, 4, 3, padding="same")(torch.zeros(1, 3, 5, 5)),
-    "transposed convolution": lambda: nn.ConvTranspose1d(3, 4, 3)(torch.zeros(1, 3, 5)),
     "matmul": lambda: torch.zeros(2, 3, 4) @ torch.zeros(4, 5),
-    "bmm": lambda: torch.bmm(torch.zeros(2, 3, 4), torch.zeros(2, 4, 5)),
-    "baddbmm": lambda: torch.baddbmm(
-        torch.zeros(2, 3, 5), torch.zeros(2, 3, 4), torch.zeros(2, 4, 5)
-    ),
     "prelu": lambda: nn.PReLU()(torch.zeros(2, 3)),
     "attention": attend,
     "softmax": lambda: torch.zeros(2, 3).softmax(-1),
@@ -48,16 +43,10 @@ CALLS = {
     "cat of two dtypes": lambda: torch.cat(
         [torch.zeros(2), torch.zeros(2, dtype=torch.bfloat16)]
     ),
-    "stack": lambda: torch.stack([torch.zeros(2, dtype=torch.bfloat16)] * 2),
     "float64": lambda: torch.zeros(2, 3, dtype=torch.float64).mm(
         torch.zeros(3, 2, dtype=torch.float64)
     ),
-    "integers": lambda: torch.zeros(2, 3, dtype=torch.long).mm(
-        torch.zeros(3, 2, dtype=torch.long)
-    ),
     "prod": lambda: torch.zeros(2, dtype=torch.bfloat16).prod(),
-    "spectrum": lambda: torch.fft.fft(torch.zeros(4)),
-    "distance": lambda: torch.cdist(torch.zeros(2, 3), torch.zeros(4, 3)),
     "pooling": lambda: F.avg_pool3d(torch.zeros(1, 1, 2, 2, 2).bfloat16(), 2),
 }
 
@@ -89,13 +78,8 @@ def test_a_training_step_is_that_of_the_cpu():
         optimizer.step()
         return [p.grad.dtype for p in model.parameters()]
 
-    with Names() as real:
-        wanted = step()
-    with record(as_device="cpu") as trace:
-        assert step() == wanted
-    assert [op for op in list_ops(trace) if "lift" not in op] == [
-        op for op in real.ops if "lift" not in op
-    ]
+    assert_same_operators(step, skipped=["lift"])
+    assert_same(step, as_device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -103,13 +87,10 @@ def test_a_training_step_is_that_of_the_cpu():
     [
         # autocast_mode.h, AT_FORALL_LOWER_PRECISION_FP, _FP32, _SET_OPT_DTYPE, _PROMOTE
         (lambda x: x @ x, torch.float16),
-        (lambda x: F.linear(x, x), torch.float16),
         (lambda x: (x @ x).exp(), torch.float32),
-        (lambda x: (x @ x).softmax(-1), torch.float32),
         (lambda x: torch.softmax(x @ x, -1, None), torch.float32),
         (lambda x: torch.softmax(x @ x, -1, torch.float64), torch.float64),
         (lambda x: (x @ x).sum(), torch.float32),
-        (lambda x: (x @ x).norm(), torch.float32),
         (lambda x: F.layer_norm(x @ x, (4,)), torch.float32),
         (lambda x: torch.addcmul(x, x @ x, x @ x), torch.float32),
         (lambda x: torch.addcmul(x @ x, x @ x, x @ x), torch.float16),
@@ -187,11 +168,7 @@ def test_a_region_that_is_switched_off_does_not_end_the_cache_of_the_one_around_
                 x + 1
             layer(x)
 
-    with Names() as real:
-        run()
-    with record(as_device="cpu") as trace:
-        run()
-    assert list_ops(trace) == real.ops
+    assert_same_operators(run)
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])

@@ -5,7 +5,11 @@ import torch
 from torch.nn import functional as F
 
 from meta_magic import record
-from tests.unit.eager import Names, assert_same_tensor
+from tests.unit.eager import (
+    assert_same,
+    assert_same_operators,
+    assert_same_tensor,
+)
 from tests.unit.replaying.replays import replay
 
 
@@ -63,15 +67,7 @@ def test_a_value_is_that_of_the_cpu_when_no_mode_looks_on(name, seed):
 @pytest.mark.parametrize("name", [n for n in CALLS if "values" not in n])
 def test_operators_are_those_of_the_cpu(name):
     skipped = "lift", "detach", "empty.memory_format"  # C++ writes lengths into one
-    with Names() as real:
-        CALLS[name]()
-    with record(as_device="cpu") as trace:
-        CALLS[name]()
-    names, wanted = (
-        [op for op in ops if not any(s in op for s in skipped)]
-        for ops in ([op.op for op in trace.ops], real.ops)
-    )
-    assert names == wanted
+    assert_same_operators(CALLS[name], skipped=skipped)
 
 
 POOLS = {
@@ -94,9 +90,7 @@ def test_a_dtype_is_pooled_where_the_cpu_pools_it(name):
             return str(error)
         return None
 
-    wanted = describe()
-    with record(as_device="cpu"):
-        assert describe() == wanted
+    assert_same(describe, as_device="cpu")
 
 
 def differentiate_group_norm(gradient):
@@ -130,8 +124,4 @@ def test_the_operators_of_a_group_norm_that_is_trained_are_those_of_the_cpu():
         norm(channels_last(2, 8, 4, 4).requires_grad_()).sum().backward()
         return norm
 
-    with Names() as real:
-        train()
-    with record(as_device="cpu") as trace:
-        train()
-    assert [op.op for op in trace.ops] == real.ops
+    assert_same_operators(train)

@@ -14,12 +14,9 @@ MANY = {"num_layers": 2, "dropout": 0.4, "bidirectional": True, "batch_first": T
 LAYERS = {
     "lstm": lambda: nn.LSTM(3, 4),
     "lstm, many": lambda: nn.LSTM(3, 4, **MANY),
-    "lstm without biases": lambda: nn.LSTM(3, 4, bias=False),
     "lstm, projected": lambda: nn.LSTM(3, 4, 2, proj_size=2, bidirectional=True),
-    "lstm, float64": lambda: nn.LSTM(3, 4, dtype=torch.float64),
     "lstm, bfloat16": lambda: nn.LSTM(3, 4, dtype=torch.bfloat16, **MANY),
     "lstm, float16": lambda: nn.LSTM(3, 4, dtype=torch.float16),
-    "gru": lambda: nn.GRU(3, 4),
     "gru, many": lambda: nn.GRU(3, 4, **MANY),
     "tanh, many": lambda: nn.RNN(3, 4, **MANY),
     "relu without biases": lambda: nn.RNN(3, 4, nonlinearity="relu", bias=False),

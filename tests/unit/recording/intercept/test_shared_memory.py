@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from meta_magic import MissingValueError, ValueLimits, materialize, record
+from tests.unit.eager import assert_refused_alike, assert_same
 from tests.unit.recording.intercept.data_of_cells import notes_of
 
 LARGE = 2**15
@@ -415,9 +416,7 @@ READS = {
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_a_storage_is_read_as_on_the_cpu(read):
-    with record():
-        met = read()
-    assert met == read()
+    assert_same(read)
 
 
 def test_a_storage_is_read_as_it_is_by_then():
@@ -430,11 +429,7 @@ def test_a_storage_is_read_as_it_is_by_then():
 
 @pytest.mark.parametrize("index", [6, -7, "a", slice(2)])
 def test_an_index_is_refused_as_on_the_cpu(index):
-    with pytest.raises((IndexError, RuntimeError)) as real:
-        turned().storage()[index]
-    with record(), pytest.raises(real.type) as met:
-        turned().storage()[index]
-    assert str(met.value) == str(real.value)
+    assert_refused_alike(lambda: turned().storage()[index])
 
 
 def test_a_storage_that_nobody_wrote_is_refused_with_what_made_it():

@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from meta_magic import record
+from tests.unit.eager import assert_same, outcome
 
 
 def mask(n):
@@ -40,22 +41,10 @@ CALLS = {
 }
 
 
-def outcome(call, value):
-    """Return type and text of what a call raises, or None."""
-    try:
-        call(value)
-    except Exception as error:
-        return type(error), str(error)
-    return None
-
-
 @pytest.mark.parametrize("name", CALLS)
 def test_a_value_is_refused_where_the_cpu_refuses_it(name):
     for value in range(4):
-        wanted = outcome(CALLS[name], value)
-        with record(as_device="cpu"):
-            met = outcome(CALLS[name], value)
-        assert (value, met) == (value, wanted)
+        assert_same(lambda at=value: outcome(CALLS[name], at), as_device="cpu")
 
 
 @pytest.mark.parametrize(

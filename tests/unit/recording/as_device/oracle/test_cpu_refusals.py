@@ -15,15 +15,14 @@ from torch.nn import functional as F
 from torch.nn.functional import (
     cross_entropy,
     ctc_loss,
-    embedding_bag,
     linear,
-    multilabel_margin_loss,
     pad,
     scaled_dot_product_attention,
 )
 
 from meta_magic import record
 from meta_magic.recording.as_device.oracle import cpu_refusals, oracle
+from tests.unit.eager import assert_refused_alike
 
 HUGE = 2**20
 
@@ -38,12 +37,8 @@ def weights(*shape, dtype=torch.float32):
 
 REFUSED = {
     "input of another dtype": lambda: nn.Linear(3, 4)(torch.ones(2, 3).double()),
-    "two dtypes": lambda: torch.ones(2, 2) @ torch.ones(2, 2).half(),
     "classes in int32": lambda: cross_entropy(
         torch.ones(2, 3), torch.zeros(2, dtype=torch.int32)
-    ),
-    "input that lies across": lambda: nn.Linear(3, 4)(
-        torch.ones(2, 5, 3, dtype=torch.double).transpose(0, 1)
     ),
     "one length for all": lambda: ctc_loss(
         torch.ones(5, 2, 3),
@@ -54,14 +49,10 @@ REFUSED = {
     "a vectorized function": lambda: torch.vmap(linear)(
         torch.ones(5, 2, 3), torch.ones(5, 4, 3).double()
     ),
-    "a differentiated function": lambda: torch.func.grad(linear)(
-        torch.ones(2, 3), torch.ones(4, 3).double()
-    ),
     "a subclass": lambda: linear(
         torch.ones(2, 3).as_subclass(Named), torch.ones(4, 3).double()
     ),
     "sizes": lambda: nn.Linear(3, 4)(torch.ones(2, 4)),
-    "channels": lambda: nn.Conv2d(3, 4, 3)(torch.ones(1, 4, 8, 8)),
     "overlapping writes": lambda: torch.ones(1).expand(3).add_(torch.ones(3)),
     "a mask of another shape": lambda: torch.ones(1, 62)[torch.ones(1, 30) > 0],
     "what is put elsewhere": lambda: torch.ones(5, 5).index_put_(
@@ -74,26 +65,6 @@ REFUSED = {
         torch.ones(3) > 0, 1
     ),
     "a mask that is none": lambda: torch.masked_select(torch.ones(3), torch.ones(3)),
-    "pivots' dtype": lambda: torch.linalg.ldl_solve(
-        torch.ones(2, 2), torch.ones(2), torch.ones(2, 1)
-    ),
-    "a vector of equations": lambda: torch.geqrf(torch.ones(3)),
-    "weights of a bag": lambda: embedding_bag(
-        torch.tensor([0, 1]),
-        torch.ones(3, 4),
-        torch.tensor([0]),
-        mode="sum",
-        per_sample_weights=torch.ones(2).double(),
-    ),
-    "classes of a number": lambda: multilabel_margin_loss(
-        torch.tensor(1.0), torch.tensor(0, dtype=torch.int32)
-    ),
-    "attention of two dtypes": lambda: scaled_dot_product_attention(
-        torch.ones(1, 2, 3, 4).bfloat16(), *torch.ones(2, 1, 2, 3, 4)
-    ),
-    "attention with a mask of integers": lambda: scaled_dot_product_attention(
-        *torch.ones(3, 1, 2, 3, 4), torch.ones(3, 3, dtype=torch.long)
-    ),
     "attention with a mask in a row": lambda: scaled_dot_product_attention(
         *torch.ones(3, 1, 2, 3, 4), torch.ones(3)
     ),
@@ -102,7 +73,6 @@ REFUSED = {
     "a view past a storage that is smaller": lambda: [
         torch.ones(n)[:3].as_strided((2, 2), (1, 2)) for n in (4, 3)
     ],
-    "draws of integers": lambda: torch.ones(2, dtype=torch.long).exponential_(),
 }
 TAKEN = {
     "as many as a mask chooses": lambda: torch.ones(4).index_put_(
@@ -152,11 +122,7 @@ def peak_nbytes():
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_call_is_refused_in_the_words_of_the_cpu(name):
-    with pytest.raises((RuntimeError, IndexError)) as wanted:
-        REFUSED[name]()
-    with record(as_device="cpu"), pytest.raises(wanted.type) as met:
-        REFUSED[name]()
-    assert str(met.value) == str(wanted.value)
+    assert_refused_alike(REFUSED[name], as_device="cpu")
 
 
 @pytest.mark.parametrize("name", TAKEN)
@@ -220,14 +186,6 @@ def test_as_cuda_backwards_of_norms_may_mix_dtypes(norm, sizes):
         layer = norm(*sizes)
         layer(nn.Linear(4, 4)(torch.ones(3, 4))).sum().backward()
     assert layer.weight.grad.dtype == torch.float32
-
-
-def test_where_no_child_can_be_made_a_large_call_is_as_on_meta(monkeypatch):
-    monkeypatch.delattr(os, "fork")
-    with record(as_device="cpu", cache=False):
-        LARGE["input of another dtype"]()
-    with record(as_device="cpu"), pytest.raises(RuntimeError, match="reduction dim"):
-        LARGE["sizes"]()
 
 
 def test_a_small_call_is_refused_without_a_child(monkeypatch):
@@ -295,11 +253,7 @@ def bytes_of(size):
 @pytest.mark.parametrize("size", [(3, 2), (3000, 64)])
 @pytest.mark.parametrize("name", REFUSED_FACTORIES)
 def test_it_is_refused_in_the_words_of_the_cpu(name, size):
-    with pytest.raises(RuntimeError) as wanted:
-        REFUSED_FACTORIES[name](*size)
-    with record(as_device="cpu"), pytest.raises(wanted.type) as met:
-        REFUSED_FACTORIES[name](*size)
-    assert str(met.value) == str(wanted.value)
+    assert_refused_alike(lambda: REFUSED_FACTORIES[name](*size), as_device="cpu")
 
 
 @pytest.mark.parametrize("size", [(3, 2), (3000, 64), (300_000, 300_000)])
@@ -341,11 +295,7 @@ def attend(mode, is_trained):
 @pytest.mark.parametrize("run", [call_layer, attend])
 def test_a_dtype_is_refused_in_the_words_of_the_cpu(run, is_trained, mode):
     call = partial(run, GRADIENT_MODES[mode], is_trained)
-    with pytest.raises(RuntimeError) as wanted:
-        call()
-    with record(as_device="cpu"), pytest.raises(RuntimeError) as met:
-        call()
-    assert str(met.value) == str(wanted.value)
+    assert_refused_alike(call, as_device="cpu")
 
 
 def classes(*shape):
@@ -360,12 +310,6 @@ def unpool():
 RETURNING = {
     "a loss of one": lambda: F.multi_margin_loss(
         torch.rand(4), classes(), reduction="none"
-    ),
-    "a loss of the labels of one": lambda: F.multilabel_margin_loss(
-        torch.rand(4), classes(4), reduction="none"
-    ),
-    "losses of some": lambda: F.multi_margin_loss(
-        torch.rand(3, 4), classes(3), reduction="none"
     ),
     "what was pooled": unpool,
 }

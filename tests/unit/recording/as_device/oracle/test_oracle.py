@@ -11,8 +11,8 @@ from torch import nn
 from meta_magic import children, record
 from meta_magic.recording.as_device.oracle import oracle
 from meta_magic.recording.as_device.oracle.cpu_refusals import name_types
-from meta_magic.recording.as_device.oracle.oracle import mentions_values
 from meta_magic.recording.as_device.oracle.proxy_tensors import ACCEPTED
+from tests.unit.eager import assert_refused_alike
 
 
 def multiply_two_dtypes():
@@ -88,58 +88,6 @@ def test_only_processor_time_counts(func, is_unsafe, wanted, monkeypatch):
     assert asked.ask(func, given, {}, is_unsafe=is_unsafe) is wanted
 
 
-OF_VALUES = {
-    "embedding": lambda: torch.embedding(torch.ones(2, 3), torch.tensor([2])),
-    "class": lambda: torch.nn.functional.nll_loss(
-        torch.ones(2, 3), torch.tensor([0, 3])
-    ),
-    "gather": lambda: torch.gather(torch.ones(2), 0, torch.tensor([2])),
-    "singular": lambda: torch.linalg.inv(torch.zeros(2, 2)),
-    "not definite": lambda: torch.linalg.cholesky(-torch.eye(2)),
-    "probability": lambda: torch.multinomial(-torch.ones(2), 1),
-    "pivots": lambda: torch.lu_unpack(
-        torch.ones(2, 2), torch.zeros(2, dtype=torch.int32)
-    ),
-    "lengths": lambda: torch.segment_reduce(
-        torch.ones(3), "sum", lengths=torch.tensor([2])
-    ),
-}
-OF_METADATA = {
-    "dtype": lambda: torch.ones(2, 2) @ torch.ones(2, 2).double(),
-    "shape": lambda: torch.ones(2, 3) @ torch.ones(2, 3),
-    "dimension": lambda: torch.ones(2).sum(2),
-    "index dtype": lambda: torch.embedding(torch.ones(2, 3), torch.ones(1)),
-    "mask": lambda: torch.ones(2)[torch.ones(3, dtype=torch.bool)],
-    "overlap": lambda: torch.ones(1).expand(3).add_(torch.ones(3)),
-    "padding": lambda: torch.nn.functional.pad(torch.ones(1, 1, 2), (3, 3), "reflect"),
-    "pivots' dtype": lambda: torch.linalg.ldl_solve(
-        torch.ones(2, 2), torch.ones(2), torch.ones(2, 1)
-    ),
-    "lengths of other dimensions": lambda: torch.segment_reduce(
-        torch.ones(3), "sum", lengths=torch.ones(2, 2, dtype=torch.long)
-    ),
-    "an operator's name": lambda: torch.ones(2, dtype=torch.cfloat).isneginf(),
-    "bounds of a dtype": lambda: torch.randint_like(torch.ones(2).bool(), 9),
-    "no kernel": lambda: torch.ones(2, dtype=torch.long).exponential_(),
-}
-
-
-def catch(call):
-    with pytest.raises((RuntimeError, IndexError, TypeError)) as caught:
-        call()
-    return caught.value
-
-
-@pytest.mark.parametrize("name", OF_VALUES)
-def test_what_values_decide_is_no_refusal(name):
-    assert mentions_values(catch(OF_VALUES[name]))
-
-
-@pytest.mark.parametrize("name", OF_METADATA)
-def test_what_metadata_decides_is_a_refusal(name):
-    assert not mentions_values(catch(OF_METADATA[name]))
-
-
 def overwrite(dtype=torch.float32):
     """Write what a backward needs."""
     weight = torch.ones(3, dtype=dtype, requires_grad=True)
@@ -163,11 +111,7 @@ TYPED = {
 
 @pytest.mark.parametrize("name", TYPED)
 def test_types_are_named_as_on_the_cpu(name):
-    with pytest.raises(RuntimeError) as wanted:
-        TYPED[name]()
-    with record(as_device="cpu"), pytest.raises(RuntimeError) as met:
-        TYPED[name]()
-    assert str(met.value) == str(wanted.value)
+    assert_refused_alike(TYPED[name], as_device="cpu")
 
 
 @pytest.mark.parametrize(
