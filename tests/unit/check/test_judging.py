@@ -1,6 +1,6 @@
 import pytest
 
-from meta_magic.check.judging import describe_error, find_outside_reason
+from meta_magic.check.judging import find_outside_reason
 from meta_magic.check.records import Request, Subject
 from meta_magic.errors import MissingValueError
 
@@ -58,16 +58,3 @@ def test_a_module_without_a_name_lacks_what_its_cause_says():
 )
 def test_an_error_of_the_program_has_none(error):
     assert find_outside_reason(error, REQUEST) is None
-
-
-def test_a_line_that_looks_for_an_argument_is_known_from_others():
-    argv = []
-    with pytest.raises(IndexError) as raised:
-        argv[1]
-    assert "it needs arguments" in find_outside_reason(raised.value, REQUEST)
-
-
-def test_an_error_is_described_by_type_and_text():
-    assert describe_error(ValueError("no")) == "ValueError: no"
-    assert describe_error(AssertionError()) == "AssertionError"
-    assert describe_error(SystemExit("no data")) == "it ended with exit code 'no data'"

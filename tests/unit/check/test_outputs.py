@@ -4,7 +4,6 @@ import json
 from xml.etree import ElementTree as ET
 
 import pytest
-from pydantic_core import ValidationError
 from pydantic_sarif.model import StaticAnalysisResultsFormatSarifVersion210JsonSchema
 
 from meta_magic.check.outputs import (
@@ -49,13 +48,6 @@ def verdicts(tmp_path):
 def test_sarif_is_as_its_schema_has_it(verdicts, tmp_path):
     SCHEMA.model_validate_json(render_sarif(verdicts, tmp_path))
     SCHEMA.model_validate_json(render_sarif([], tmp_path))
-
-
-def test_the_schema_refuses_what_is_otherwise(verdicts, tmp_path):
-    log = json.loads(render_sarif(verdicts, tmp_path))
-    log["runs"][0]["results"][0]["level"] = "fatal"
-    with pytest.raises(ValidationError):
-        SCHEMA.model_validate(log)
 
 
 def test_sarif_names_files_from_the_folder_on_and_their_lines(verdicts, tmp_path):

@@ -285,15 +285,9 @@ def test_a_pickle_with_code_is_an_error_and_the_code_does_not_run(how, tmp_path)
         torch.save(content, path)
     else:
         path.write_bytes(pickle.dumps(content))
-    refused(path, r"bomb\.pt", linear)
+    why = "no code of a file is run.*save it as safetensors" if how == "torch" else ""
+    refused(path, rf"bomb\.pt.*{why}|{why}.*bomb\.pt", linear)
     assert not trap.exists()
-
-
-def test_a_pickle_with_code_is_an_error_that_says_why(tmp_path):
-    torch.save({"bias": Bomb(tmp_path / "exploded")}, tmp_path / "bomb.pt")
-    refused(
-        tmp_path / "bomb.pt", "no code of a file is run.*save it as safetensors", linear
-    )
 
 
 def test_a_file_of_the_old_format_is_loaded_or_an_error_that_says_what_to_do(tmp_path):
@@ -346,11 +340,9 @@ def test_a_non_persistent_buffer_in_a_checkpoint_is_unexpected():
 
 ODD = {
     "sparse": lambda: torch.ones(4).to_sparse(),
-    "sparse matrix": lambda: torch.ones(4, 3).to_sparse_csr(),
     "quantized": lambda: torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.qint8),
     "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
     "boolean": lambda: torch.ones(4, dtype=torch.bool),
-    "integer": lambda: torch.ones(4, dtype=torch.int64),
     "complex": lambda: torch.ones(4, dtype=torch.complex64),
     "conjugated": lambda: torch.ones(4, dtype=torch.complex64).conj(),
     "with grad": lambda: torch.zeros(4, requires_grad=True) + 1,

@@ -183,11 +183,9 @@ def test_replay_reports_what_the_cell_left_uninitialized():
 
 
 UNINITIALIZED = {
-    "in place": lambda: torch.empty(3).mul_(2),
     "masked_fill_": lambda: torch.empty(4).masked_fill_(torch.arange(4) > 1, 0.0),
     "index_fill_": lambda: torch.empty(4).index_fill_(0, torch.tensor([0]), 1.0),
     "copied": lambda: torch.zeros(3).copy_(torch.empty(3)),
-    "permuted": lambda: torch.empty_permuted((3,), (0,)),
 }
 
 

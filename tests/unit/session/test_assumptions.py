@@ -19,6 +19,7 @@ from meta_magic.errors import ValueLimitError
 from meta_magic.replaying import value_budget
 from meta_magic.trace import progress
 from meta_magic.view.payload import build_payload
+from tests.unit.eager import assert_same
 
 NOTHING = ValueLimits(nbytes=0, flops=0)
 
@@ -175,9 +176,7 @@ def test_a_large_draw_of_no_use_takes_little_of_a_value():
         large = torch.randn(3000, 3000)
         return large, torch.rand(3000, 3000), torch.randint(0, 9, (3,)).tolist()
 
-    wanted = draw()[-1]
-    with record(limits=ValueLimits(nbytes=2**24)):
-        assert draw()[-1] == wanted
+    assert_same(lambda: draw()[-1], limits=ValueLimits(nbytes=2**24))
 
 
 def test_what_is_kept_for_later_values_counts(monkeypatch):

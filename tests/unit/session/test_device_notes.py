@@ -3,7 +3,6 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
 from meta_magic import materialize, record
 
@@ -20,17 +19,11 @@ def on_cuda(*shape):
 
 FAILS = {
     "add": lambda: on_cuda(3) + torch.ones(3),
-    "matmul": lambda: torch.ones(2, 3) @ on_cuda(3, 2),
     "a layer that was not moved": lambda: nn.Linear(3, 2)(on_cuda(4, 3)),
     "an input that was not moved": lambda: nn.Linear(3, 2).cuda()(torch.ones(4, 3)),
-    "a loss": lambda: functional.cross_entropy(
-        on_cuda(4, 3), torch.zeros(4, dtype=torch.long)
-    ),
     "an embedding": lambda: nn.Embedding(5, 3).cuda()(torch.zeros(4, dtype=torch.long)),
-    "cat": lambda: torch.cat([on_cuda(3), torch.zeros(3)]),
     "where": lambda: torch.where(torch.ones(3) > 0, on_cuda(3), on_cuda(3)),
     "in place": lambda: on_cuda(3).add_(torch.ones(3)),
-    "index_select": lambda: on_cuda(3).index_select(0, torch.zeros(2).long()),
 }
 
 
@@ -62,14 +55,8 @@ WORKS = {
     "a number": lambda: on_cuda(3) * torch.tensor(2.0),
     "indices": lambda: on_cuda(3)[torch.tensor([0, 2])],
     "a mask": lambda: on_cuda(3)[torch.tensor([True, False, True])],
-    "a copy": lambda: on_cuda(3).copy_(torch.ones(3)),
     "a move": lambda: on_cuda(3) + torch.ones(3).cuda(),
     "an item": lambda: on_cuda(3).__setitem__(0, torch.tensor(1.0)),
-    "what is written by index": lambda: on_cuda(3).__setitem__(
-        torch.tensor([0]), torch.tensor(1.0)
-    ),
-    "like": lambda: on_cuda(3) + torch.zeros_like(on_cuda(3)),
-    "new": lambda: on_cuda(3) + on_cuda(3).new_zeros(3),
     "the CPU": lambda: torch.ones(3, device="cpu") + torch.ones(3),
     "nothing named": lambda: torch.ones(3) + torch.ones(3),
     "training": train,
@@ -187,17 +174,13 @@ PROGRAMS = {
     "move a module": lambda: make().to("cpu"),
     "move a tensor": lambda: torch.ones(3, device="meta").cpu(),
     "call it with what lies on the CPU": lambda: make()(torch.ones(2, 3)),
-    "call it": lambda: make()(torch.ones(2, 3, **ON_META)),
     "read what it returns": lambda: make()(torch.ones(2, 3, **ON_META)).sum().item(),
     "numpy": lambda: torch.ones(3, device="meta").numpy(),
     "branch": lambda: bool(torch.ones(3, device="meta").sum() > 2),
     "copy from it": lambda: torch.ones(3).copy_(torch.ones(3, device="meta")),
-    "copy to it": lambda: torch.ones(3, device="meta").copy_(torch.ones(3)),
     "join": lambda: torch.cat([torch.ones(3), torch.ones(3, device="meta")]),
     "add a number": lambda: torch.ones(3, device="meta") + torch.tensor(2.0),
-    "cast": lambda: torch.ones(3, device="meta").double().to(torch.half),
     "a likeness": lambda: torch.ones_like(make().bias, device="cpu") + torch.ones(4),
-    "a new one": lambda: make().bias.new_ones(4, device="cpu") + torch.ones(4),
     "load a part": lambda: load({"bias": torch.ones(4)}).to("cpu"),
     "load all": lambda: load(nn.Linear(3, 4).state_dict())(torch.ones(2, 3)).sum(),
     "fill": lambda: fill().to("cpu")(torch.ones(2, 3)).sum().item(),
@@ -205,10 +188,8 @@ PROGRAMS = {
     "train": step,
     "beside a tensor": lambda: make_beside(torch.ones(1))(torch.ones(2, 3)).sum(),
     "move what is beside": lambda: make_beside(torch.ones(1)).to("cpu"),
-    "beside a layer": lambda: make_beside(make_beside(torch.ones(1)).bias).to("cpu"),
     "beside what is there": lambda: make_beside(make().bias).to("cpu"),
     "within": lambda: make_within(torch.ones(1).device).to("cpu"),
-    "within what is there": lambda: make_within(make().bias.device).to("cpu"),
     "within meta": lambda: make_within(torch.device("meta")).to("cpu"),
     "sizes": lambda: torch.broadcast_shapes((3,), (2, 3)),
 }

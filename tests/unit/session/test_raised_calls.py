@@ -199,20 +199,6 @@ class Said(Exception):
 
 
 @pytest.mark.parametrize(
-    ("files", "shown", "folded"),
-    [
-        ((TORCH, TORCH), ["user's"], ["torch", "torch"]),
-        ((TORCH, LIBRARY), ["user's"], ["torch", "library"]),
-        ((LIBRARY, LIBRARY), ["library's", "library's", "user's"], []),
-    ],
-)
-def test_frames_above_the_users_last_one_are_folded_with_those_of_torch(
-    files, shown, folded
-):
-    assert shown_of(raise_through(*files, error=Said("text"))) == (shown, folded)
-
-
-@pytest.mark.parametrize(
     ("text", "shown"), [("text", ["library's"]), ("", ["torch's"])]
 )
 def test_of_an_error_without_a_text_the_frame_that_raised_it_is_shown(text, shown):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from meta_magic import UnfinishedTraceError, record
+from meta_magic import record
 
 
 def make_trace(**options):
@@ -33,12 +33,6 @@ def test_operators_can_be_indexed_from_both_ends_and_sliced():
     assert ops[1:3] == (ops[1], ops[2])
     with pytest.raises(IndexError, match="index 999 is outside"):
         ops[999]
-
-
-def test_a_trace_is_asked_too_early():
-    with record() as trace, pytest.raises(UnfinishedTraceError, match=r"trace\.ops"):
-        _ = trace.ops
-    assert len(trace.ops) == 0
 
 
 def test_an_unknown_attribute_is_named():

@@ -3,8 +3,6 @@ import pytest
 from meta_magic.trace.units import (
     format_bytes,
     format_count,
-    format_flops,
-    format_shape,
 )
 
 
@@ -29,15 +27,3 @@ def test_bytes_are_binary_units(nbytes, text):
 )
 def test_counts_are_decimal_units(count, text):
     assert format_count(count) == text
-
-
-def test_flops_are_decimal_units():
-    assert format_flops(128) == "128 FLOPs"
-    assert format_flops(2_500_000_000) == "2.5 GFLOPs"
-
-
-@pytest.mark.parametrize(
-    ("shape", "text"), [((), "()"), ((3,), "(3,)"), ((2, 3), "(2, 3)")]
-)
-def test_a_shape_is_written_as_python_writes_it(shape, text):
-    assert format_shape(shape) == text

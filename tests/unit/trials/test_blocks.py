@@ -97,13 +97,6 @@ def test_the_text_says_what_a_run_does(name):
     assert size == {"rows": rows, "columns": columns, "depth": depth}[name]
 
 
-def test_what_cannot_be_run_again_says_why():
-    variables = {"record": record}
-    exec("with record() as trace:\n    pass", variables)
-    with pytest.raises(TrialError, match="is run again"):
-        Recordings(variables["trace"]).list_sizes()
-
-
 def run(text, **sizes):
     variables = {}
     exec(compile(set_sizes(ast.parse(text), sizes), "<block>", "exec"), variables)

@@ -169,11 +169,6 @@ def test_a_processor_whose_memory_varies_is_declined():
     assert varying
 
 
-def test_an_unknown_device_is_an_error_with_the_known_ones():
-    with pytest.raises(LookupError, match="a100-sxm"):
-        fit_trace(record_training(), "z9000", {})
-
-
 SAVED = {"checkpointing": 50, "bfloat16": 40, "8-bit": 30, "paged 8-bit": 35}
 
 

@@ -112,11 +112,6 @@ def test_each_peak_that_is_used_is_a_roof(products):
     assert [roof["name"] for roof in roofs] == ["bfloat16 918.0 TFLOPs/s"]
 
 
-def test_an_unknown_device_has_no_roofline(products):
-    with pytest.raises(mm.UnknownDeviceError, match="Known are"):
-        products.charts("roofline", device="abacus")
-
-
 # The treemap of parameter bytes: a figure, an SVG and a line of text
 
 

@@ -48,15 +48,6 @@ def test_a_growth_has_them_at_the_recorded_sizes():
     assert by_size[growth.largest] == largest <= ROOM
 
 
-def test_stretches_are_those_of_recordings():
-    recordings = Recordings(record_training())
-    growth = find_growth(recordings, "batch", ROOM)
-    for size, nbytes in zip(
-        growth.sizes, zip(*find_stretches(recordings, growth), strict=True), strict=True
-    ):
-        assert nbytes == take_sample(record_training(batch=size)).stretches
-
-
 def test_where_the_recorded_size_runs_another_program_there_are_none():
     batch = 1
     with record() as trace:

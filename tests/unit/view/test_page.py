@@ -15,7 +15,7 @@ from torch import nn
 from meta_magic import record
 from meta_magic.ranks.recorded_ranks import Ranks
 from meta_magic.view.html import build_bundle, render_html
-from meta_magic.view.page import write_base91, write_packed
+from meta_magic.view.page import write_packed
 from meta_magic.view.payload import build_payload
 from meta_magic.view.rank_strips import render_ranks
 from meta_magic.view.scripts import join_scripts
@@ -96,12 +96,6 @@ def test_cells_that_ran_are_sent_whole_and_in_order(shell):
 NODE = shutil.which("node")
 ALL_BYTES = bytes(range(256)) * 3
 """Each value at each of the places that its bits can have in a pair."""
-
-
-@pytest.mark.parametrize("n_bytes", range(28))
-def test_bytes_of_any_number_come_back(n_bytes):
-    data = ALL_BYTES[-n_bytes:] if n_bytes else b""
-    assert read_base91(write_base91(data), n_bytes) == data
 
 
 @pytest.mark.skipif(NODE is None, reason="no Node.js on this machine")
