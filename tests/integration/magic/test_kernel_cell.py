@@ -5,11 +5,6 @@ import pytest
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("kernel_is_left_alone")]
 
 
-def test_the_last_expression_is_shown_as_out(kernel):
-    run = kernel.run("%%meta\ntorch.ones(2, 3).sum(0).shape")
-    assert run.value == "torch.Size([3])"
-
-
 def test_out_has_the_number_of_the_cell(kernel):
     run = kernel.run("%%meta\n41 + 1")
     number = run.content["execution_count"]
@@ -33,20 +28,10 @@ def test_displays_of_the_cell_come_before_the_report(kernel):
     assert len(run.plain_outputs) == 3
 
 
-def test_a_cell_runs_twice_as_once(kernel):
-    values = [kernel.run("%%meta\nlen(torch.ones(3))").value for _ in range(2)]
-    assert values == ["3", "3"]
-
-
 def test_a_silent_request_fails_with_its_error(kernel):
     assert kernel.run("%%meta\n1 / 0", silent=True).content["ename"] == (
         "ZeroDivisionError"
     )
-
-
-def test_a_request_without_history_marks_the_line_of_its_error(kernel):
-    run = kernel.run("%%meta\n\n1 / 0", store_history=False)
-    assert run.marked_lines == [3]
 
 
 def test_a_request_without_history_after_another_cell_marks_its_own_line(kernel):
@@ -58,23 +43,3 @@ def test_a_request_without_history_after_another_cell_marks_its_own_line(kernel)
 def test_input_is_refused_as_in_any_cell(kernel):
     run = kernel.run("%%meta\ninput('name')")
     assert run.content["ename"] == "StdinNotImplementedError"
-
-
-def test_the_source_is_found_from_a_later_cell(kernel):
-    kernel.run("%%meta\n\ndef triple(x):\n    return 3 * x")
-    run = kernel.run("import inspect\ninspect.getsource(triple)")
-    assert run.value == repr("def triple(x):\n    return 3 * x\n")
-
-
-def test_a_background_task_sees_the_cpu_while_a_cell_awaits(kernel):
-    kernel.run(
-        "seen = []\n"
-        "async def look(ready, seen_enough):\n"
-        "    await ready.wait()\n"
-        "    seen.append(torch.ones(1).device.type)\n"
-        "    seen_enough.set()\n"
-        "ready, seen_enough = asyncio.Event(), asyncio.Event()\n"
-        "task = asyncio.ensure_future(look(ready, seen_enough))"
-    )
-    run = kernel.run("%%meta\nready.set()\nawait seen_enough.wait()\nseen")
-    assert run.value == "['cpu']"

@@ -62,16 +62,10 @@ SEED = "torch.manual_seed(0)\nx = torch.randn(2, 3)\n"
 
 SHOWN = {
     "a tensor": "x",
-    "a whole number": "torch.arange(3).sum()",
     "a list": "[x, x.sum(), 3]",
     "a dictionary": "{'a': x, 'b': {'c': x.int()}}",
-    "a tuple": "x.max(1)",
     "a parameter": "nn.Linear(2, 2).weight",
-    "parameters": "dict(nn.Linear(2, 2).named_parameters())",
-    "a state dict": "nn.Linear(2, 2).state_dict()",
-    "a module": "nn.Sequential(nn.Linear(2, 2), nn.ReLU())",
     "a gradient": "(nn.Linear(3, 2)(x) ** 2).mean()",
-    "a text": "f'{x.mean():.3f} {x.sum()}'",
     "a table": "import pandas as pd\npd.DataFrame({'a': list(x[0]), 'b': [1, 2, 3]})",
     "an object": (
         "class Pair:\n"
