@@ -1,10 +1,6 @@
 """One column, one place: what is described once is in every table."""
 
-import json
-import shutil
-import subprocess
 from dataclasses import fields, replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,11 +14,7 @@ from meta_magic.trace.op_columns import OP_COLUMNS, OpColumn
 from meta_magic.trace.summary import FORMATS
 from meta_magic.trace.trace import Trace
 from meta_magic.view.payload import build_payload, pack
-
-NODE = shutil.which("node")
-DUMP = Path(__file__).parents[2] / "js" / "dump.mjs"
-
-needs_node = pytest.mark.skipif(NODE is None, reason="no Node.js on this machine")
+from tests.run_node import run_node
 
 SPARE = OpColumn(
     name="spare",
@@ -59,10 +51,7 @@ def more_columns(monkeypatch):
 
 def read_in_node(trace, tmp_path):
     (tmp_path / "trace.gz").write_bytes(pack(trace))
-    done = subprocess.run(
-        [NODE, DUMP, tmp_path / "trace.gz"], capture_output=True, text=True, check=True
-    )
-    return json.loads(done.stdout)
+    return run_node("dump.mjs", tmp_path / "trace.gz")
 
 
 def find_column(trace, table, name):
@@ -94,7 +83,6 @@ def test_the_docstring_lists_the_columns_with_their_units():
     assert told in lines
 
 
-@needs_node
 def test_the_report_has_the_values_of_the_table(trace, tmp_path):
     table = trace.to_pandas().astype(object)
     rows = read_in_node(trace, tmp_path)["rows"]
@@ -124,7 +112,6 @@ def test_a_value_that_follows_from_the_signature_is_sent_once(trace, more_column
     assert [values[number] for number in numbers] == list(expected)
 
 
-@needs_node
 def test_a_new_column_is_in_the_report(trace, more_columns, tmp_path):
     read = read_in_node(trace, tmp_path)
     expected = list(trace.to_pandas()["spare"])
@@ -133,7 +120,6 @@ def test_a_new_column_is_in_the_report(trace, more_columns, tmp_path):
     assert [row["calls"] for row in read["module_rows"]] == [1, 1, 1, 1]
 
 
-@needs_node
 def test_the_report_alone_has_times_and_what_is_alive(trace, tmp_path):
     rows = read_in_node(trace, tmp_path)["rows"]
     assert {"time", "alive"}.isdisjoint(trace.to_pandas())

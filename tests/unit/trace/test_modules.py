@@ -1,10 +1,5 @@
 """What a module tree says of its containers."""
 
-import json
-import shutil
-import subprocess
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
@@ -12,6 +7,7 @@ from torch import nn
 from meta_magic import record
 from meta_magic.trace.summary import format_headline
 from meta_magic.view.payload import build_payload, pack
+from tests.run_node import run_node
 
 
 class Block(nn.Module):
@@ -98,12 +94,6 @@ def test_a_part_of_two_models_is_counted_once():
 # Where the code wants its tensors, as the trace tells it
 
 
-NODE = shutil.which("node")
-DUMP = Path(__file__).parents[2] / "js" / "dump.mjs"
-
-needs_node = pytest.mark.skipif(NODE is None, reason="no Node.js on this machine")
-
-
 @pytest.fixture(scope="module")
 def placed():
     with record() as trace:
@@ -161,13 +151,9 @@ def test_the_column_is_hidden_where_no_device_is_named(placed, unnamed, table):
     assert {*hidden(placed, table)} == others
 
 
-@needs_node
 def test_the_report_reads_the_places(placed, tmp_path):
     (tmp_path / "trace.gz").write_bytes(pack(placed))
-    done = subprocess.run(
-        [NODE, DUMP, tmp_path / "trace.gz"], capture_output=True, text=True, check=True
-    )
-    read = json.loads(done.stdout)
+    read = run_node("dump.mjs", tmp_path / "trace.gz")
     assert [row["place"] for row in read["module_rows"]] == [
         "cuda:0, cuda:1",
         "cuda:0",

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from html import unescape
 
 import numpy as np
@@ -204,12 +202,6 @@ def test_the_figure_is_plain_json():
     assert json.loads(json.dumps(bundle)) == bundle
     layout = bundle[PLOTLY]["layout"]
     assert layout["paper_bgcolor"] == layout["plot_bgcolor"] == CLEAR
-
-
-def test_plotly_is_imported_only_for_a_chart():
-    code = "import sys, meta_magic.view.treemap; print('plotly' in sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    assert ran.stdout.split() == [b"False"]
 
 
 def test_a_part_of_two_models_is_counted_in_the_first():

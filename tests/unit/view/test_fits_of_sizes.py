@@ -1,9 +1,6 @@
 """The Fit panel: growth of memory in Python, and in the browser's JavaScript."""
 
 import json
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +13,7 @@ from meta_magic.trials.fit import find_fitting, fit_trace
 from meta_magic.trials.recordings import Recordings
 from meta_magic.view.fits_of_sizes import NOTHING, FitsOf, Growth, offer_fits
 from meta_magic.view.payload import memory_payload
+from tests.run_node import run_node
 from tests.unit.view.panels import TIMEOUT
 
 
@@ -131,8 +129,6 @@ def test_it_waits_while_something_else_is_recorded(trace):
     assert len(last(sent, "growths")) == 1
 
 
-NODE = shutil.which("node")
-DUMP = Path(__file__).parents[2] / "js" / "growth_dump.mjs"
 SIZES = (1, 5, 64, 777, 1_000_003)
 ROOMS = tuple(sorted({device.nbytes for device in list_devices() if device.nbytes}))
 
@@ -154,8 +150,6 @@ def record_attention(batch=4, length=32):
 @pytest.fixture(scope="module", params=["batch", "length"])
 def worked_out(request):
     """Return the name of a size, what Python knows, and what the browser does."""
-    if NODE is None:
-        pytest.skip("no Node.js on this machine")
     trace, sent, name = record_attention(), {}, request.param
     fits = FitsOf(trace, lambda **traits: sent.update(traits))
     fits.receive({"name": name, "choices": [], "device": "t4"})
@@ -166,11 +160,7 @@ def worked_out(request):
         "sizes": SIZES,
         "rooms": ROOMS,
     }
-    done = subprocess.run(
-        [NODE, DUMP], input=json.dumps(sent).encode(), capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    return name, trace, json.loads(done.stdout)
+    return name, trace, run_node("growth_dump.mjs", given=json.dumps(sent).encode())
 
 
 def test_peaks_are_those_of_all_calls_within_rounding(worked_out):

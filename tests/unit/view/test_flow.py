@@ -1,9 +1,6 @@
 """The flow shows the calls of each ``forward``, and no wire crosses a label."""
 
 import json
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,11 +11,7 @@ from meta_magic import record
 from meta_magic.view.payload import pack
 from tests.browser.gallery import open_shell, record_cells
 from tests.browser.gallery_models import CELLS
-
-NODE = shutil.which("node")
-STEPS = Path(__file__).parents[2] / "js" / "steps.mjs"
-
-pytestmark = pytest.mark.skipif(NODE is None, reason="no Node.js on this machine")
+from tests.run_node import run_node
 
 
 class Attention(nn.Module):
@@ -60,11 +53,7 @@ def list_steps(tmp_path):
     def list_all(trace, phase="forward"):
         path = tmp_path / "trace.gz"
         path.write_bytes(pack(trace))
-        done = subprocess.run(
-            [NODE, STEPS, path, phase], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return run_node("steps.mjs", path, phase)
 
     return list_all
 
@@ -136,7 +125,6 @@ def test_the_function_that_failed_is_the_last_step(list_steps):
     assert (name, operators[0]) == ("cross_entropy", "_log_softmax")
 
 
-CROSSINGS = Path(__file__).parents[2] / "js" / "crossings.mjs"
 LEVELS = "2"
 
 
@@ -150,9 +138,6 @@ def traces():
 def test_no_wire_runs_through_a_label_or_a_box(traces, tmp_path, name):
     path = tmp_path / "payload"
     path.write_bytes(pack(traces[name]))
-    done = subprocess.run(
-        [NODE, CROSSINGS, path, LEVELS], capture_output=True, text=True, check=True
-    )
-    pictures = json.loads(done.stdout)
+    pictures = run_node("crossings.mjs", path, LEVELS)
     assert len(pictures) >= 8  # two directions, two kinds of steps, two levels
     assert {key: found for key, found in pictures.items() if found["crossings"]} == {}

@@ -1,10 +1,7 @@
 """What the Memory view is sent, worked out again and laid beside ``trace.memory``."""
 
-import json
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,9 +9,7 @@ from torch import nn
 
 from meta_magic import record
 from meta_magic.view.payload import pack
-
-NODE = shutil.which("node")
-DUMP = Path(__file__).parents[2] / "js" / "memory_dump.mjs"
+from tests.run_node import run_node
 
 FIRST = """
 import sys, torch
@@ -25,8 +20,6 @@ with record() as trace:
 pack(trace)
 print("sympy" in sys.modules)
 """
-
-needs_node = pytest.mark.skipif(NODE is None, reason="no Node.js on this machine")
 
 
 class Block(nn.Module):
@@ -114,15 +107,6 @@ def test_a_first_cell_waits_for_no_library():
     assert (done.stdout, done.stderr) == ("False\n", "")
 
 
-def dump(trace):
-    """Return what the report's JavaScript works out."""
-    done = subprocess.run(
-        [NODE, DUMP], input=pack(trace), capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    return json.loads(done.stdout)
-
-
 def sum_by(live, find_key):
     """Return bytes by key, in order of key."""
     sums = {}
@@ -132,9 +116,8 @@ def sum_by(live, find_key):
     return sums
 
 
-@needs_node
 def test_the_browser_knows_the_same_after_each_operator(trace):
-    found, memory = dump(trace), trace.memory
+    found, memory = run_node("memory_dump.mjs", given=pack(trace)), trace.memory
     assert found["totals"] == [*memory.live_nbytes]
     assert found["peak"] == (-1 if memory.peak_index is None else memory.peak_index)
     assert found["by_category"] == {

@@ -4,9 +4,6 @@ import contextlib
 import gzip
 import json
 import re
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,11 +12,7 @@ from torch import nn
 from meta_magic import record
 from meta_magic.trace.units import format_shape
 from meta_magic.view.payload import build_payload, pack
-
-NODE = shutil.which("node")
-DUMP = Path(__file__).parents[2] / "js" / "dump.mjs"
-
-needs_node = pytest.mark.skipif(NODE is None, reason="no Node.js on this machine")
+from tests.run_node import run_node
 
 
 class Block(nn.Module):
@@ -68,19 +61,13 @@ CELLS = {"training": train, "shared": shared, "nothing": nothing, "failing": fai
 @pytest.fixture(scope="module", params=CELLS)
 def both(request, tmp_path_factory):
     """A trace, and what JavaScript reads of it."""
-    if NODE is None:
-        pytest.skip("no Node.js on this machine")
     kept = None
     with contextlib.suppress(RuntimeError), record() as trace:
         kept = CELLS[request.param]()
     path = tmp_path_factory.mktemp("payload") / "trace.gz"
     path.write_bytes(pack(trace))
     del kept
-    done = subprocess.run(
-        [NODE, DUMP, path], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return trace, json.loads(done.stdout)
+    return trace, run_node("dump.mjs", path)
 
 
 def as_read(tensor):
@@ -166,7 +153,6 @@ def test_modules_have_their_totals(both):
         ]
 
 
-@needs_node
 def test_alike_siblings_are_one_run(both):
     trace, read = both
     if [root.class_name for root in trace.modules] == ["Sequential"] and (

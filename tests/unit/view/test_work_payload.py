@@ -1,10 +1,5 @@
 """What calls compute and move, as sent, and the time that the browser makes of it."""
 
-import json
-import shutil
-import subprocess
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
@@ -12,11 +7,7 @@ from torch import nn
 import meta_magic as mm
 from meta_magic.cost.device_table import list_devices
 from meta_magic.view.payload import build_payload, pack
-
-NODE = shutil.which("node")
-DUMP = Path(__file__).parents[2] / "js" / "work_dump.mjs"
-
-needs_node = pytest.mark.skipif(NODE is None, reason="no Node.js on this machine")
+from tests.run_node import run_node
 
 
 @pytest.fixture(scope="module")
@@ -44,18 +35,8 @@ def send(trace):
     return sent, {device["name"]: device for device in devices}
 
 
-def dump(trace):
-    """Return what the report's JavaScript works out, by device."""
-    done = subprocess.run(
-        [NODE, DUMP], input=pack(trace), capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    return json.loads(done.stdout)
-
-
-@needs_node
 def test_the_browser_takes_as_long_on_every_device(trace):
-    cost, found = trace.cost, dump(trace)
+    cost, found = trace.cost, run_node("work_dump.mjs", given=pack(trace))
     assert [*found] == [device.name for device in list_devices()]
     for name, times in found.items():
         line = cost.roofline(name)
