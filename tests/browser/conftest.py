@@ -37,6 +37,13 @@ def browser():
     return OPENED["browser"]
 
 
+def pytest_collection_modifyitems(items):
+    """All tests of this folder drive a browser."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.browser)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(nextitem):
     """End Chromium: while Playwright runs, no other test can run a coroutine."""

@@ -25,9 +25,8 @@ from meta_magic.view.payload import pack
 from meta_magic.view.scripts import join_scripts, join_styles
 from tests.browser.gallery_models import CELLS, LOAD
 from tests.browser.lab import open_chromium
-from tests.browser.served import ADDRESS, PAGE, TRAITS
+from tests.browser.served import ADDRESS, PAGE, TRAITS, VIEWS
 
-VIEWS = ("Modules", "Flow", "Operators", "Memory", "Source", "Charts")
 WIDTHS = (700, 1000, 1440)
 HEIGHT = 900
 

@@ -1,5 +1,12 @@
 """A page with the report's script, and a stub for the widget's model."""
 
+from pathlib import Path
+
+CHECK = "".join(
+    (Path(__file__).parent / name).read_text("utf-8")
+    for name in ("contrast.js", "check_report.js")
+)
+VIEWS = ("Modules", "Flow", "Operators", "Memory", "Source", "Charts")
 ADDRESS = "http://report.test/"
 CHOICE = {
     "root": 0,
@@ -70,3 +77,15 @@ window.model = {
 await report.render({ model, el: document.getElementById("report") });
 window.ready = true;
 </script></body></html>"""
+
+
+def show(report, view):
+    """Choose a view of a report, and return it."""
+    report.get_by_role("tab", name=view).click()
+    return report.get_by_role("tabpanel", name=view)
+
+
+def list_unreadable(page, function="check_report"):
+    """Return what a person could not read in the view that is shown."""
+    found = page.evaluate(f"() => {{ {CHECK}; return {function}(); }}")
+    return [(f["what"], f["text"], f["where"]) for f in found]

@@ -8,10 +8,8 @@ from axe_playwright_python.sync_playwright import Axe
 from torch import nn
 
 from meta_magic import record
+from tests.browser.served import VIEWS
 
-pytestmark = pytest.mark.browser
-
-VIEWS = ("Modules", "Flow", "Operators", "Memory", "Source", "Charts")
 HALF = {"width": 700, "height": 450}
 """A window of 1,400 by 900 pixels at 200 %."""
 

@@ -5,9 +5,7 @@ import torch
 from torch import nn
 
 from meta_magic import record
-from tests.browser.test_gallery import CHECK
-
-pytestmark = pytest.mark.browser
+from tests.browser.served import list_unreadable
 
 
 @pytest.fixture(scope="module")
@@ -143,5 +141,4 @@ def test_what_is_pointed_at_is_shown_below_the_title_if_details_take_the_room(
     page.set_viewport_size({"width": 950, "height": 900})
     charts.get_by_role("row").filter(has_text="a_name").click()
     charts.get_by_role("tab", name="Charts").click()
-    found = page.evaluate(f"() => {{ {CHECK}; return check_report(); }}")
-    assert [(f["what"], f["text"], f["where"]) for f in found] == []
+    assert list_unreadable(page) == []

@@ -9,8 +9,6 @@ from torch import nn
 
 from meta_magic import record
 
-pytestmark = pytest.mark.browser
-
 
 class Net(nn.Module):
     def __init__(self):

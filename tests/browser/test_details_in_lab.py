@@ -1,10 +1,7 @@
 """Values in the details panel, of a running kernel in the real JupyterLab."""
 
-import pytest
 import torch
 from torch import nn
-
-pytestmark = pytest.mark.browser
 
 CELLS = (
     "%load_ext meta_magic\nimport torch\nfrom torch import nn",

@@ -10,8 +10,6 @@ from torch import nn
 from meta_magic import record
 from tests.browser.lab import CHROMIUM
 
-pytestmark = pytest.mark.browser
-
 TEXT = "{http://www.w3.org/2000/svg}text"
 EVIL = "<img src=x onerror=alert(1)> & ü"
 

@@ -11,11 +11,9 @@ from torch import nn
 from meta_magic import record
 from meta_magic.trials.fit import fit_trace
 from meta_magic.view.fits_of_sizes import NOTHING, FitsOf, offer_fits
-from tests.browser.test_gallery import CHECK
+from tests.browser.served import list_unreadable
 from tests.unit.view.panels import TIMEOUT
 from tests.unit.wasteful import Block
-
-pytestmark = pytest.mark.browser
 
 DEVICE = "t4"
 CHOICES = ("checkpointing", "fused")
@@ -261,8 +259,7 @@ def test_a_person_can_read_what_fits(answered, width):
     page.set_viewport_size({"width": width, "height": 1400})
     page.keyboard.press("Tab")
     page.evaluate(TWO_FRAMES)  # the curve is drawn anew for its width
-    found = page.evaluate(f"() => {{ {CHECK}; return check_report(); }}")
-    assert [(f["what"], f["text"], f["where"]) for f in found] == []
+    assert list_unreadable(page) == []
 
 
 def test_everyone_can_use_it(answered):

@@ -2,12 +2,8 @@
 
 import re
 
-import pytest
-
 from tests.browser.lab import RUN
 from tests.browser.test_fit import DEVICE, find_row, show_memory
-
-pytestmark = pytest.mark.browser
 
 WAIT = 60_000
 LOAD = "%load_ext meta_magic\nimport torch\nfrom torch import nn"

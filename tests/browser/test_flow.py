@@ -9,8 +9,6 @@ from torch import nn
 
 from meta_magic import record
 
-pytestmark = pytest.mark.browser
-
 TIMES = "\N{MULTIPLICATION SIGN}"
 SETTINGS = {"depth": 1, "height": 380}
 

@@ -7,11 +7,7 @@ import torch
 from torch import nn
 
 from meta_magic import record
-from tests.browser.test_gallery import CHECK
-
-pytestmark = pytest.mark.browser
-
-VIEWS = ("Modules", "Flow", "Operators", "Memory", "Source", "Charts")
+from tests.browser.served import VIEWS, list_unreadable, show
 
 SANDBOX = '<iframe sandbox="allow-scripts" srcdoc="{}"></iframe><textarea></textarea>'
 """Neither storage, clipboard, full screen nor downloads."""
@@ -73,11 +69,6 @@ def sandbox(open_page, html):
     return open_page(SANDBOX.format(escape(html)))
 
 
-def show(report, name):
-    report.get_by_role("tab", name=name).click()
-    return report.get_by_role("tabpanel", name=name)
-
-
 @pytest.mark.parametrize("view", VIEWS)
 def test_each_view_is_drawn_where_scripts_alone_are_allowed(sandbox, view, expect):
     expect(show(sandbox, view)).not_to_be_empty()
@@ -117,8 +108,7 @@ def test_the_colours_fit_a_page_that_says_no_scheme(theme, open_page, page, html
     report.get_by_role("row").filter(has_text="0-11").click()  # with its details
     for view in VIEWS:
         show(report, view)
-        found = page.evaluate(f"() => {{ {CHECK}; return check_colors(); }}")
-        assert [(view, f["what"], f["text"], f["where"]) for f in found] == []
+        assert (view, list_unreadable(page, "check_colors")) == (view, [])
 
 
 def test_the_colours_follow_the_theme(open_page, page, html, expect):

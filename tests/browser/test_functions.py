@@ -6,8 +6,7 @@ import torch.nn.functional as F
 from axe_playwright_python.sync_playwright import Axe
 
 from meta_magic import record
-
-pytestmark = pytest.mark.browser
+from tests.browser.served import show
 
 
 @pytest.fixture(scope="module")
@@ -21,11 +20,6 @@ def trace():
 @pytest.fixture
 def flow(serve, trace):
     return show(serve(trace), "Flow")
-
-
-def show(page, name):
-    page.get_by_role("tab", name=name).click()
-    return page.get_by_role("tabpanel", name=name)
 
 
 def step(flow, name):

@@ -3,8 +3,6 @@
 ``check_report.js`` looks at what is drawn, and says what a person could not read.
 """
 
-from pathlib import Path
-
 import pytest
 
 from tests.browser.gallery import (
@@ -17,13 +15,7 @@ from tests.browser.gallery import (
     show_view,
 )
 from tests.browser.gallery_models import CELLS, N_PARAMETERS
-
-pytestmark = pytest.mark.browser
-
-CHECK = "".join(
-    (Path(__file__).parent / name).read_text("utf-8")
-    for name in ("contrast.js", "check_report.js")
-)
+from tests.browser.served import list_unreadable
 
 WIDTHS = (350, 700, 1000, 1440)
 """In pixels; the first is a window of 700 at 200 %."""
@@ -61,8 +53,8 @@ def pages(traces):
 def check(page, function="check_report"):
     """Return what a person could not read in the view that is shown."""
     page.keyboard.press("Tab")  # from here on the browser shows the focus
-    found = page.evaluate(f"() => {{ {CHECK}; return {function}(); }}")
-    return [f"{f['what']}: {f['text'][:60]!r} in {f['where']}" for f in found]
+    found = list_unreadable(page, function)
+    return [f"{what}: {text[:60]!r} in {where}" for what, text, where in found]
 
 
 def look_through(page, view):

@@ -5,8 +5,6 @@ from torch import nn
 
 from meta_magic import record
 
-pytestmark = pytest.mark.browser
-
 CELLS = (
     "%load_ext meta_magic\nimport torch\nfrom torch import nn",
     """%%meta

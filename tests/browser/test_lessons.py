@@ -6,8 +6,6 @@ from axe_playwright_python.sync_playwright import Axe
 
 from meta_magic import record
 
-pytestmark = pytest.mark.browser
-
 PAGE = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><title>lesson</title>'
     '<meta name="color-scheme" content="light dark"><body style="background: Canvas; '

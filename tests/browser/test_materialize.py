@@ -2,12 +2,8 @@
 
 import re
 
-import pytest
-
 from meta_magic.view.choices import ALL
 from tests.browser.lab import RUN
-
-pytestmark = pytest.mark.browser
 
 LOAD = "%load_ext meta_magic\nimport torch\nfrom torch import nn"
 BUILD = "torch.manual_seed(0)\nmodel = nn.Sequential(*(nn.Linear(8, 8) for _ in '12'))"

@@ -7,9 +7,7 @@ import torch
 from torch import nn
 
 from meta_magic import record
-from tests.browser.test_gallery import CHECK
-
-pytestmark = pytest.mark.browser
+from tests.browser.served import list_unreadable, show
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +33,9 @@ def placed():
     return trace
 
 
-def show_tab(page, name):
-    page.get_by_role("tab", name=name).click()
-    return page.get_by_role("tabpanel", name=name)
-
-
 @pytest.fixture
 def memory(serve, trace):
-    return show_tab(serve(trace), "Memory")
+    return show(serve(trace), "Memory")
 
 
 def find_call(trace, op):
@@ -81,7 +74,7 @@ def test_the_keys_lead_through_the_operators(memory, page, trace, expect):
     chart.press("End")
     expect(shown).to_have_text(re.compile(rf"^#{len(trace.ops) - 1} sum"))
     chart.press("Enter")
-    chosen = show_tab(page, "Operators").locator(".mm-selected")
+    chosen = show(page, "Operators").locator(".mm-selected")
     expect(chosen).to_contain_text("sum")
 
 
@@ -108,12 +101,12 @@ def test_a_click_selects_the_operator_and_shows_what_is_alive_then(
     nbytes = memory.locator("figcaption").filter(has_text="by module")
     # Both weights, the input, and what the first layer made.
     expect(nbytes).to_have_text(f"Alive after operator {index}, by module: 16.1 KiB")
-    expect(show_tab(page, "Operators").locator(".mm-selected")).to_contain_text("mm")
+    expect(show(page, "Operators").locator(".mm-selected")).to_contain_text("mm")
 
 
 def test_what_is_selected_elsewhere_is_shown(memory, page, trace, expect):
-    show_tab(page, "Operators").get_by_role("row").filter(has_text="sum").click()
-    show_tab(page, "Memory")
+    show(page, "Operators").get_by_role("row").filter(has_text="sum").click()
+    show(page, "Memory")
     index = len(trace.ops) - 1
     expect(memory.get_by_role("slider")).to_have_attribute("aria-valuenow", str(index))
     expect(memory).to_contain_text(f"Alive after operator {index}, by line")
@@ -123,18 +116,16 @@ def test_the_boxes_select_modules(memory, page, expect):
     boxes = memory.get_by_role("group", name="by module")
     expect(boxes.get_by_role("button")).to_have_count(3)  # one outside of modules
     boxes.get_by_role("button", name="wide: Linear, 12.0 KiB").click()
-    expect(show_tab(page, "Modules").locator(".mm-selected")).to_contain_text("wide")
+    expect(show(page, "Modules").locator(".mm-selected")).to_contain_text("wide")
 
 
 def test_a_line_is_selected_in_the_source(serve, expect, shell_trace):
     page = serve(shell_trace)
-    memory = show_tab(page, "Memory")
+    memory = show(page, "Memory")
     memory.get_by_role("button", name=re.compile(r"^line 4: y = x @ x\s")).press(
         "Enter"
     )
-    expect(show_tab(page, "Source").locator(".mm-selected")).to_contain_text(
-        "y = x @ x"
-    )
+    expect(show(page, "Source").locator(".mm-selected")).to_contain_text("y = x @ x")
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +139,7 @@ def shell_trace():
 
 
 def test_each_device_has_its_peak(serve, placed, expect):
-    memory = show_tab(serve(placed), "Memory")
+    memory = show(serve(placed), "Memory")
     chooser = memory.get_by_label("Device")
     expect(chooser).to_have_value("cuda:0")
     peak = memory.get_by_role("button", name="peak")
@@ -163,7 +154,7 @@ def test_a_failed_cell_shows_what_was_alive(serve, expect):
     with pytest.raises(RuntimeError), record() as failed:
         model = nn.Sequential(nn.Linear(2, 3), nn.Linear(4, 2))
         model(torch.ones(5, 2))
-    memory = show_tab(serve(failed), "Memory")
+    memory = show(serve(failed), "Memory")
     last = len(failed.ops) - 1
     expect(memory.get_by_role("slider")).to_have_attribute("aria-valuenow", str(last))
     expect(memory.get_by_role("button", name="peak")).to_be_visible()
@@ -173,5 +164,4 @@ def test_a_failed_cell_shows_what_was_alive(serve, expect):
 def test_a_person_can_read_it(memory, page, width):
     page.set_viewport_size({"width": width, "height": 900})
     page.keyboard.press("Tab")
-    found = page.evaluate(f"() => {{ {CHECK}; return check_report(); }}")
-    assert [(f["what"], f["text"], f["where"]) for f in found] == []
+    assert list_unreadable(page) == []

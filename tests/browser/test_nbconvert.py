@@ -7,7 +7,7 @@ import pytest
 
 from tests.browser.lab import write_notebook
 
-pytestmark = [pytest.mark.browser, pytest.mark.kernel]
+pytestmark = pytest.mark.kernel
 
 CELLS = (
     "%load_ext meta_magic\nimport torch\nfrom torch import nn",

@@ -1,10 +1,6 @@
 """The report in Notebook 7."""
 
-import pytest
-
 from tests.browser.lab import READY, run_lab, write_notebook
-
-pytestmark = pytest.mark.browser
 
 CELLS = (
     "%load_ext meta_magic\nimport torch\nfrom torch import nn",

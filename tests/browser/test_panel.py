@@ -7,8 +7,6 @@ from meta_magic import record
 from tests.browser.served import CHOICE, TRAITS
 from tests.unit.materializing.modules import convolutions
 
-pytestmark = pytest.mark.browser
-
 FORECAST = (
     "replays 1 forward (262.0 GFLOPs, about 8 s), for 106 buffers of BatchNorm2d "
     "(bn1.running_mean, …)"

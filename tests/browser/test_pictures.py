@@ -6,8 +6,6 @@ from axe_playwright_python.sync_playwright import Axe
 
 from meta_magic import record
 
-pytestmark = pytest.mark.browser
-
 
 @pytest.fixture(scope="module")
 def trace():

@@ -9,8 +9,7 @@ from torch import nn
 
 from meta_magic import record
 from tests.browser.lab import RUN, open_in_lab
-
-pytestmark = pytest.mark.browser
+from tests.browser.served import VIEWS
 
 CELLS = (
     "%load_ext meta_magic\nimport torch\nfrom torch import nn",
@@ -19,7 +18,6 @@ model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8)) for _ in range(12)))
 y = model(torch.ones(2, 8))""",
     "pass",
 )
-VIEWS = ("Modules", "Flow", "Operators", "Memory", "Source", "Charts")
 LIVE = ".mm-live:not(.mm-root)"
 WAIT = 60_000
 
@@ -44,18 +42,6 @@ def notebook(show_cells, expect):
     page.evaluate(RUN, 1)
     expect(page.locator(LIVE)).to_be_visible(timeout=WAIT)
     return page
-
-
-def test_what_is_below_a_report_stays_where_it_is_while_its_cell_runs_again(
-    notebook, expect
-):
-    notebook.evaluate(WATCH)
-    saved = notebook.locator(".mm-root").get_attribute("id")
-    notebook.evaluate(RUN, 1)
-    expect(notebook.locator(f".mm-root:not(#{saved})")).to_be_hidden(timeout=WAIT)
-    expect(notebook.locator(LIVE)).to_be_visible()
-    notebook.wait_for_timeout(500)
-    assert len(notebook.evaluate("() => [...heights]")) == 1
 
 
 def test_what_is_below_stays_where_it_is_however_long_the_cell_runs(show_cells, expect):

@@ -3,8 +3,7 @@
 import pytest
 
 from tests.browser.lab import CHANGE, RUN
-
-pytestmark = pytest.mark.browser
+from tests.browser.served import show
 
 LOAD = "%load_ext meta_magic\nimport torch\nfrom torch import nn"
 BLOCK = """class Block(nn.Module):
@@ -54,25 +53,11 @@ def report(run_cell, expect):
     return live
 
 
-def show(report, name):
-    report.get_by_role("tab", name=name).click()
-    return report.get_by_role("tabpanel", name=name)
-
-
 def test_the_live_report_stands_in_the_place_of_the_saved_one(report, expect):
     assert report.page.locator(".mm-root").count() == 1
     expect(report.page.locator(".mm-root")).to_be_hidden()
     expect(report.locator("header")).to_contain_text("parameters")
     assert (report.page.errors, report.page.logged) == ([], [])
-
-
-def test_a_folded_run_is_opened_by_mouse(report, expect):
-    pane = show(report, "Modules")
-    run = pane.get_by_role("row").filter(has_text="0-11")
-    expect(run).to_be_visible()
-    run.locator("i").first.click()
-    expect(pane.get_by_role("row").filter(has_text="linear").first).to_be_visible()
-    assert report.page.errors == []
 
 
 def test_a_folded_run_is_opened_by_keyboard(report, expect):

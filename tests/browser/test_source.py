@@ -9,8 +9,7 @@ from axe_playwright_python.sync_playwright import Axe
 from torch import nn
 
 from meta_magic import record
-
-pytestmark = pytest.mark.browser
+from tests.browser.served import show
 
 CELL = """%%meta -q
 model = torch.nn.ReLU()
@@ -74,11 +73,6 @@ def test_an_expression_of_several_lines_is_one_stop_of_the_keyboard(source, expe
 
 
 # The report of a block that failed: the call that raised is red
-
-
-def show(page, name):
-    page.get_by_role("tab", name=name).click()
-    return page.get_by_role("tabpanel", name=name)
 
 
 @pytest.fixture(scope="module")

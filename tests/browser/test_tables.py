@@ -10,8 +10,6 @@ from torch import nn
 from meta_magic import record
 from meta_magic.view.html import render_html
 
-pytestmark = pytest.mark.browser
-
 
 class Block(nn.Module):
     def __init__(self):

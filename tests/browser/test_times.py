@@ -1,20 +1,13 @@
 """Time and memory by operator: on the device that is chosen, in all views."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from axe_playwright_python.sync_playwright import Axe
 from torch import nn
 
 from meta_magic import record
+from tests.browser.served import list_unreadable, show
 
-pytestmark = pytest.mark.browser
-
-CHECK = "".join(
-    (Path(__file__).parent / name).read_text("utf-8")
-    for name in ("contrast.js", "check_report.js")
-)
 SAID = (
     "estimated from data sheets: good for totals and shares, "
     "of single operators for their rank"
@@ -31,11 +24,6 @@ def trace():
         model(torch.ones(512, 512))
     assert model.wide.weight.is_meta
     return trace
-
-
-def show(page, view):
-    page.get_by_role("tab", name=view).click()
-    return page.get_by_role("tabpanel", name=view)
 
 
 def device_of(view):
@@ -152,6 +140,5 @@ def test_the_roofline_can_be_read(serve, page, trace, width):
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         assert Axe().run(page).violations_count == 0
-        found = page.evaluate(f"() => {{ {CHECK}; return check_report(); }}")
-        assert [(f["what"], f["text"], f["where"]) for f in found] == []
+        assert list_unreadable(page) == []
     assert page.errors == []

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,8 +10,7 @@ from torch import nn
 
 from meta_magic import record
 from tests.browser.gallery import make_page, open_page, open_shell, set_scheme
-
-pytestmark = pytest.mark.browser
+from tests.browser.served import list_unreadable
 
 CELL = """%%meta -q -o trace
 class Net(nn.Module):
@@ -28,10 +26,6 @@ class Net(nn.Module):
 model = Net(8)
 out = model(torch.randn(4, 1, 12, 12))"""
 SIZE = "800, dimension 1 of x"  # 8 * 10 * 10
-CHECK = "".join(
-    (Path(__file__).parent / name).read_text("utf-8")
-    for name in ("contrast.js", "check_report.js")
-)
 
 
 @pytest.fixture(scope="module")
@@ -209,10 +203,10 @@ def test_a_person_can_read_it(browser, failed, width):
     page = open_page(browser, make_page(failed), width, "light")
     page.get_by_role("button", name="4, dimension 0 of x").click()
     page.keyboard.press("Tab")
-    found = page.evaluate(f"() => {{ {CHECK}; return check_report(); }}")
+    found = list_unreadable(page)
     for scheme in ("dark", "file-light", "file-dark"):
         set_scheme(page, scheme)
-        found += page.evaluate(f"() => {{ {CHECK}; return check_colors(); }}")
+        found += list_unreadable(page, "check_colors")
     assert Axe().run(page).violations_count == 0
     page.close()
     assert found == []

@@ -6,8 +6,6 @@ import pytest
 
 from tests.browser.lab import RUN
 
-pytestmark = pytest.mark.browser
-
 CELLS = (
     "%load_ext meta_magic\nimport torch\nfrom torch import nn",
     """%%meta -o trace

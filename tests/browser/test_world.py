@@ -10,12 +10,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from meta_magic import record
-from meta_magic.view.payload import build_payload
 from meta_magic.view.scripts import join_scripts
 from tests.browser.gallery import SETTLE
-from tests.browser.test_memory import CHECK, show_tab
-
-pytestmark = pytest.mark.browser
+from tests.browser.served import list_unreadable, show
 
 
 @pytest.fixture(scope="module")
@@ -34,16 +31,7 @@ def trace():
 
 @pytest.fixture
 def world(serve, trace):
-    return show_tab(serve(trace), "World")
-
-
-def test_there_is_no_tab_without_a_world(serve, expect):
-    with record() as alone:
-        nn.Linear(2, 2)(torch.ones(1, 2))
-    page = serve(alone)
-    expect(page.get_by_role("tab", name="Memory")).to_be_visible()
-    expect(page.get_by_role("tab", name="World")).to_have_count(0)
-    assert "world" not in build_payload(alone)
+    return show(serve(trace), "World")
 
 
 def test_the_rank_and_its_peak_are_at_the_top(world, trace, expect):
@@ -79,7 +67,7 @@ def test_the_pointer_shows_a_collective_and_a_click_selects_it(
     )
     expect(world.locator("output").first).to_have_text(re.compile(words))
     ticks.click(position=at)
-    chosen = show_tab(page, "Operators").locator(".mm-selected")
+    chosen = show(page, "Operators").locator(".mm-selected")
     expect(chosen).to_contain_text("allreduce_")
 
 
@@ -90,7 +78,7 @@ def test_the_keys_lead_through_the_collectives(world, page, trace, expect):
     ticks.press("ArrowLeft")
     expect(ticks).to_have_attribute("aria-valuenow", "2")
     ticks.press("Enter")
-    chosen = show_tab(page, "Operators").locator(".mm-selected")
+    chosen = show(page, "Operators").locator(".mm-selected")
     expect(chosen).to_contain_text(str(trace.sent[2].index))
 
 
@@ -108,14 +96,14 @@ def test_the_tables_add_up_and_lead_to_the_operators(world, page, trace, expect)
     button = groups.nth(2).get_by_role("button")
     button.click()
     button.click()  # the next one
-    chosen = show_tab(page, "Operators").locator(".mm-selected")
+    chosen = show(page, "Operators").locator(".mm-selected")
     expect(chosen).to_contain_text(str(trace.sent[2].index))
 
 
 def test_what_is_selected_elsewhere_is_shown(world, page, trace, expect):
-    row = show_tab(page, "Operators").get_by_role("row").filter(has_text="broadcast_")
+    row = show(page, "Operators").get_by_role("row").filter(has_text="broadcast_")
     row.last.click()
-    show_tab(page, "World")
+    show(page, "World")
     ticks = world.get_by_role("slider", name="Collective")
     expect(ticks).to_have_attribute("aria-valuenow", "3")
 
@@ -125,8 +113,7 @@ def test_a_person_can_read_it(world, page, width):
     page.set_viewport_size({"width": width, "height": 900})
     page.evaluate(SETTLE)  # the strip is drawn anew
     page.keyboard.press("Tab")
-    found = page.evaluate(f"() => {{ {CHECK}; return check_report(); }}")
-    assert [(f["what"], f["text"], f["where"]) for f in found] == []
+    assert list_unreadable(page) == []
 
 
 @pytest.mark.parametrize("has_world", [False, True])
@@ -151,7 +138,7 @@ def test_a_mesh_is_drawn_with_this_rank_in_its_place(serve, expect):
         placements = [Replicate(), Shard(1)]
         weight = distribute_tensor(model.weight, mesh, placements)
         model.weight = nn.Parameter(weight)
-    world = show_tab(serve(trace), "World")
+    world = show(serve(trace), "World")
     grid = world.get_by_role("img", name="Mesh dp 4")
     assert grid.locator("span").all_inner_texts() == [*map(str, range(16))]
     own = grid.locator(".mm-mesh-own")

@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 from tests.browser.gallery import VIEWS
 from tests.browser.lab import open_chromium, wait_for, write_notebook
-from tests.browser.test_gallery import CHECK
+from tests.browser.served import CHECK
 
 THEMES = ("Dark Modern", "Light+", "Default High Contrast")
 
