@@ -140,7 +140,8 @@ OPTIONS: Final = (
         metavar="NAME=VALUES",
         settings=(("action", "append"), ("default", []), ("dest", "params")),
         help="Give the report a slider for this number of the cell: its values are "
-        "FIRST..LAST, FIRST..LAST:STEP or [64,96,128]. A move records the cell again.",
+        "FIRST..LAST, FIRST..LAST:STEP or [64,96,128]. A move records the cell again, "
+        "unless it plots, writes files or downloads.",
         example="%%meta -p d_model=256..4096:256 -p n_layers=2..80",
     ),
     Option(

@@ -157,3 +157,6 @@ def silence_shell() -> None:
         return
     shell.display_pub = CapturingDisplayPublisher(shell=shell)
     shell.displayhook = DisplayHook(shell=shell)
+    kernel: Any = getattr(shell, "kernel", None)
+    if kernel:  # it would log that it sends nothing, and its log may be a file
+        kernel.session.send = lambda *_, **__: None

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
 from importlib import import_module
+from io import BytesIO, TextIOWrapper
 from multiprocessing import synchronize
 from pathlib import Path, PurePath
 from typing import Any, Final
@@ -135,6 +136,13 @@ OWN: Final = frozenset({children.__file__, forking.__file__})
 """Files of the package that start children, and end them."""
 
 
+PRINTED: Final = BytesIO()
+"""What a block in the sandbox has printed."""
+
+WIDGET: Final = "application/vnd.jupyter.widget-view+json"
+"""The kind of output that a bar of progress is."""
+
+
 class Refused(BaseException):
     """Raised in a block that does what a trial may not do.
 
@@ -146,7 +154,10 @@ def enter_sandbox() -> list[str]:
     """Refuse side effects for good, in a child; return a list that gets refusals."""
     refused: list[str] = []
     sys.dont_write_bytecode = True
-    sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  for good
+    sys.stdout = TextIOWrapper(PRINTED, "utf-8", write_through=True)
+    sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  for good
+    if "matplotlib.pyplot" in sys.modules:  # figures of earlier cells
+        sys.modules["matplotlib.pyplot"].close("all")
     if "IPython" in sys.modules:
         import_module("meta_magic.magic.reports").silence_shell()
     builtins.input = _refuse_input
@@ -168,6 +179,16 @@ def enter_sandbox() -> list[str]:
     lock_files()
     sys.addaudithook(audit)
     return refused
+
+
+def has_plotted() -> bool:
+    """Whether a block that ran in the sandbox showed a picture, or left one to show."""
+    pyplot, ipython = map(sys.modules.get, ("matplotlib.pyplot", "IPython"))
+    shell = ipython and ipython.get_ipython()
+    shown = getattr(getattr(shell, "display_pub", None), "outputs", ())
+    kinds = {kind for output in shown for kind in output["data"]} - {WIDGET}
+    is_shown = any(kind.startswith(("image/", "application/")) for kind in kinds)
+    return is_shown or bool(pyplot and pyplot.get_fignums())
 
 
 def _refuse_input(prompt: object = "", /) -> str:

@@ -7,6 +7,7 @@ files and change the user's variables. Read :func:`ask_trial`, then
 """
 
 import ast
+import linecache
 import signal
 import sys
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
@@ -325,17 +326,29 @@ def _answer_trial(
             return f"what it rests on raises {trace.error}", None
     if trace is None or trace.error is None:
         trace = record_block(rerun, own, variables, choose)
+    if trace.error is not None and is_refusal(trace.error):
+        refused.append(f"may not write a file here ({trace.error})")
     if refused:
-        return f"it {refused[0]}", None
+        return f"it {refused[0]}: {_name_line(rerun, trace)}", None
     if trace.error is not None and not asks_failed:
-        may_be_refused = is_refusal(trace.error)
-        why = " (here it may write no file)" if may_be_refused else ""
-        return f"it raises {trace.error}{why}", None
+        return f"it raises {trace.error}", None
     for find_fault in faults:
         reason = find_fault()
         if reason is not None:
             return f"it {reason}", None
-    return None, question(trace, variables)
+    try:
+        return None, question(trace, variables)
+    except TrialError as error:
+        return str(error), None
+
+
+def _name_line(rerun: Rerun, trace: Trace) -> str:
+    """Return what must leave a block that did what a trial may not do."""
+    lines, where = linecache.getlines(rerun.file), "out of the block"
+    if rerun.text is not None:
+        lines, where = rerun.text.splitlines(), "to another cell"
+    line = lines[trace.error_line - 1].strip() if trace.error_line else ""
+    return f"move {f'`{line}`' if line else 'that'} {where}"
 
 
 def read_size(

@@ -42,7 +42,7 @@ from meta_magic.trials.blocks import (
     parse_block,
 )
 from meta_magic.trials.recordings import Recordings
-from meta_magic.trials.sandbox import REFUSED
+from meta_magic.trials.sandbox import PRINTED, has_plotted
 from meta_magic.trials.slices import Slice, restore_lines
 from meta_magic.trials.trial import ask_trials, check_rerun, run_template
 from meta_magic.view.payload import pack
@@ -74,6 +74,11 @@ ONE_THREAD: Final = Lock()
 
 N_KEPT: Final = 200
 """Designs that are kept, to be compared with."""
+
+MAX_PRINTED: Final = 4000
+"""Bytes that a report shows of what a cell prints: the last ones."""
+
+PLOTS: Final = "it plots, and a slider does not plot again: move that to another cell"
 
 FAST: Final = 4
 """How much a payload is compressed: more takes longer."""
@@ -118,8 +123,8 @@ def offer_number(trace: Trace, line: int, column: int) -> dict[str, Any]:
     return offer_slider(trace, name, values)
 
 
-Again: TypeAlias = tuple[bytes, Design] | Explanation | str
-"""Payload and design of a block, or why it failed."""
+Again: TypeAlias = tuple[bytes, Design, str] | Explanation | str
+"""Payload and design of a block, and what it printed; or why it failed."""
 
 Found: TypeAlias = Again | TrialError
 """The same, or why the block was not recorded."""
@@ -150,7 +155,8 @@ class Designs:
                 slider.
 
         Returns:
-            ``buffers``, the payload, and what ``Difference.describe`` gives; or
+            ``buffers``, the payload, what ``Difference.describe`` gives, and
+            ``printed``, what the cell prints, if anything; or
             ``sizes`` that run; or ``source``; or a slider; or ``error``, a message, and
             ``is_rule``, if the block fails with the numbers.
         """
@@ -172,13 +178,11 @@ class Designs:
     ) -> dict[str, Any]:
         """Return the payload with some numbers, and what differs from the pinned."""
         if isinstance(found, TrialError):
-            effects = tuple(f"it {act}" for act in ("writes", *REFUSED.values()))
-            if str(found).startswith(effects):
-                raise TrialError(f"{found}: move that to another cell")
             raise found
         if isinstance(found, tuple):
             difference = compare(self._find_design(trace, pinned), found[1])
-            return {**difference.describe(), "buffers": [found[0]]}
+            shown = {"printed": found[2]} if found[2] else {}
+            return {**difference.describe(), **shown, "buffers": [found[0]]}
         return {"error": say_rule(trace, sizes, found), "is_rule": True}
 
     def record(self, trace: Trace, sizes: Sizes, ahead: Sequence[Sizes] = ()) -> Found:
@@ -192,7 +196,7 @@ class Designs:
         if isinstance(found, TrialError):
             return found
         if isinstance(found, tuple):
-            found = found[0], name_numbers(found[1], sizes)
+            found = found[0], name_numbers(found[1], sizes), found[2]
         known[key] = found
         for old in [*known][:-N_KEPT]:
             del known[old]
@@ -285,10 +289,13 @@ def move_names(sizes: Sizes, joined: Slice | None) -> dict[str, int]:
 
 
 def read_again(trace: Trace, joined: Slice | None, again: Trace, _: object) -> Again:
-    """Return payload and design of a trace's block recorded again; or why it failed."""
+    """Return payload, design and output of a trace's block; or why it failed."""
     if again.error is None:
+        if has_plotted():
+            raise TrialError(PLOTS)
         restored = restore_lines(again, trace, joined)
-        return pack(restored, FAST), at_any_depth(read_design)(restored)
+        printed = PRINTED.getvalue()[-MAX_PRINTED:].decode("utf-8", "replace")
+        return pack(restored, FAST), at_any_depth(read_design)(restored), printed
     if again.failed is None:
         return format_line(again.error_line) + again.error
     return explain_alone(again, again.failed)

@@ -14,7 +14,7 @@ import { mount_report } from "./report.js";
  * @typedef {{ask: (asked: object) => Promise<any>, set_cell?: ((source: string) => boolean) | null}} Kernel
  *   answers; it has `set_cell` where it is more than the memory of a saved report
  * @typedef {{trace?: import("./data.js").TraceView, text?: string, changes?: string[],
- *   marks?: Record<string, string>, error?: string, is_rule?: boolean}} Answer
+ *   marks?: Record<string, string>, printed?: string, error?: string, is_rule?: boolean}} Answer
  */
 
 const GIVE_UP = 40_000; // milliseconds after which the report says that there is no answer
@@ -197,12 +197,13 @@ class Sliders {
   }
 
   /** Show an answer to the numbers that the sliders have. @param {Answer} answer */
-  paint({ trace, text, changes = [], marks = {}, error, is_rule }) {
+  paint({ trace, text, changes = [], marks = {}, printed, error, is_rule }) {
     this.status.className = error ? "mm-danger" : "";
     this.status.textContent = error ?? text;
     this.near.hidden = !is_rule || !this.moved;
     const listed = list_changes(changes, this.changes.querySelector("details")?.open ?? false);
-    this.changes.replaceChildren(...listed ? [listed] : []);
+    const output = printed && make("pre", { class: "mm-printed", tabindex: 0, "aria-label": "Printed with these numbers" }, printed);
+    this.changes.replaceChildren(...[listed, output].filter(Boolean));
     this.dim(Boolean(error));
     if (!error) this.show(trace ?? null, marks);
   }

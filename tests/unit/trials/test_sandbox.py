@@ -103,8 +103,8 @@ def test_what_numpy_writes_is_refused_by_name(tmp_path, act):
 def test_what_native_code_opens_for_writing_is_refused(tmp_path, act):
     path = tmp_path / "file"
     reason = decline(act, path)
+    assert reason.startswith("it may not write a file here (")
     assert "Permission denied" in reason
-    assert reason.endswith("(here it may write no file)")
     assert path.read_bytes() == b"old"
 
 
@@ -128,7 +128,7 @@ def without_landlock(monkeypatch):
 @pytest.mark.parametrize("act", [append_natively, save_safely])
 def test_without_landlock_no_byte_is_written(tmp_path, act):
     path = tmp_path / "file"
-    assert decline(act, path) == "it writes a file"
+    assert decline(act, path).startswith("it writes a file: move ")
     assert b"new" not in path.read_bytes()
 
 

@@ -126,9 +126,46 @@ def test_a_cell_that_writes_a_file_is_declined(tmp_path):
         (tmp_path / "out").write_text("x" * n)
     answer = Designs().answer(trace, {"sizes": {"n": 2}, "pinned": {"n": 1}})
     path = str(tmp_path / "out")
-    error = f"it writes the file {path!r}: move that to another cell"
+    line = '`(tmp_path / "out").write_text("x" * n)`'
+    error = f"it writes the file {path!r}: move {line} out of the block"
     assert answer["error"] == error
     assert "is_rule" not in answer
+
+
+def test_what_a_cell_prints_is_that_of_the_numbers():
+    with record(params={"n": [1, 2]}) as trace:
+        n = 1
+        print(torch.ones(n).sum().item())
+    answer = Designs().answer(trace, {"sizes": {"n": 2}, "pinned": {"n": 1}})
+    assert answer["printed"] == "2.0\n"
+
+
+@pytest.mark.parametrize(
+    "plot", ["plt.plot([1, n])", "display({'image/png': ''}, raw=True)"]
+)
+def test_a_cell_that_plots_is_declined(shell, plot):
+    pytest.importorskip("matplotlib")
+    shell.run_cell(
+        "import torch, matplotlib, matplotlib.pyplot as plt\n"
+        "from IPython.display import display\n"
+        "matplotlib.use('agg')"
+    )
+    shell.run_cell(f"%%meta -q -p n=1..3\nn = 2\nx = torch.ones(n)\n{plot}")
+    assert ask_three(shell)["error"] == sliders.PLOTS
+
+
+def test_a_bar_of_progress_is_no_plot(shell):
+    pytest.importorskip("tqdm.notebook")
+    shell.run_cell("import torch\nfrom tqdm.notebook import tqdm")
+    shell.run_cell(
+        "%%meta -q -p n=1..3\nn = 2\nx = [torch.ones(n) for _ in tqdm('ab')]"
+    )
+    assert "error" not in ask_three(shell)
+
+
+def ask_three(shell):
+    asked = {"sizes": {"n": 3}, "pinned": {"n": 2}}
+    return Designs().answer(shell.user_ns["_meta"], asked)
 
 
 def test_numbers_are_written_into_a_cell(shell):
