@@ -7,6 +7,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from meta_magic import record
 from meta_magic.trials import proofs
+from tests.unit.cost.test_advice import Tied, collect, train_partial
 from tests.unit.wasteful import BATCH, WIDTH, Block, add_noise, train, train_head
 
 
@@ -167,15 +168,6 @@ def test_a_narrower_dtype():
     assert advice.proof.saved_nbytes == advice.peak_nbytes
 
 
-def collect(keep):
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 8))
-    losses = []
-    for _ in range(6):
-        loss = model(torch.ones(BATCH, WIDTH)).square().mean()
-        losses.append(keep(loss))
-    return losses
-
-
 def collect_detached():
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 8))
     losses = []
@@ -223,44 +215,15 @@ def test_attention_with_its_kernels_switched_on():
     assert (advice.kind, advice.choice) == ("attention", "all kernels")
 
 
-class Tied(nn.Module):
-    def __init__(self, *, has_head):
-        super().__init__()
-        self.embed = nn.Embedding(1000, WIDTH)
-        if has_head:
-            self.head = nn.Linear(WIDTH, 1000)
-            self.head.weight = self.embed.weight
-
-
 def test_no_weight_of_what_is_tied():
     with record() as trace:
         _kept = Tied(has_head=True)
     with record() as written:
-        embed = nn.Embedding(1000, WIDTH)
-        _kept = embed, nn.Parameter(torch.empty(1000))
+        _kept = nn.Embedding(1000, WIDTH)
     (advice,) = trace.advice
     assert (advice.kind, advice.proof.choice) == ("tying", "no weight of its own")
     assert advice.proof.after_nbytes == written.memory.peak_nbytes
     assert advice.proof.saved_nbytes == advice.peak_nbytes == 4 * 1000 * WIDTH
-
-
-class Partial(nn.Module):
-    def __init__(self, *, has_more):
-        super().__init__()
-        self.used = nn.Linear(WIDTH, WIDTH)
-        if has_more:
-            self.unused = nn.Linear(WIDTH, 32)
-
-    def forward(self, x):
-        return self.used(x).sum()
-
-
-def train_partial(has_more):
-    model = Partial(has_more=has_more)
-    optimizer = torch.optim.Adam(model.parameters())
-    model(torch.ones(1, WIDTH)).backward()
-    optimizer.step()
-    return model
 
 
 def test_no_parameters_that_no_forward_reads():

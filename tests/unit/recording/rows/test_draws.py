@@ -71,12 +71,6 @@ def nested_first():
     torch.rand(4)
 
 
-def nested_last():
-    torch.rand(3)
-    with record():
-        torch.rand(4)
-
-
 def nested_alone():
     with record():
         torch.rand(4)
@@ -108,22 +102,16 @@ NOTHING_REAL = {
     "meta draws": lambda: (torch.rand(3), nn.Linear(2, 3))[0],
     "a real draw first": lambda: (torch.rand(3, device="cpu"), torch.rand(3))[0],
     "a seed": lambda: (torch.rand(1), torch.manual_seed(4), torch.rand(1))[2],
-    "a seed last": lambda: (torch.rand(1), torch.manual_seed(4))[0],
     "an error": raising,
     "a fork": forked,
     "nested": nested,
     "nested first": nested_first,
-    "nested last": nested_last,
     "nested alone": nested_alone,
 }
 """Cells that draw on meta, and for real before that at most."""
 
 REAL_LAST = {
     "a real draw": lambda: torch.rand(3, device="cpu"),
-    "a real draw after a meta draw": lambda: (
-        torch.rand(3),
-        torch.rand(3, device="cpu"),
-    )[1],
     "in turns": lambda: torch.stack(
         [(torch.rand(2), torch.rand(2, device="cpu"))[1] for _ in range(4)]
     ),
@@ -149,10 +137,6 @@ REAL_LAST = {
     "dropout of a real tensor": lambda: (
         torch.rand(1),
         nn.functional.dropout(torch.ones(9, device="cpu")),
-    )[1],
-    "a method of a real tensor": lambda: (
-        torch.rand(1),
-        torch.empty(3, device="cpu").uniform_(),
     )[1],
     "after draws that depend on values": lambda: (
         torch.poisson(torch.rand(5) * 9),
