@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from meta_magic import record, verify
+from tests.unit.eager import assert_same
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -79,9 +80,7 @@ def test_one_hot_counts_its_writes_as_on_the_cpu():
     def count():
         return torch.nn.functional.one_hot(torch.tensor([0, 2, 1]), 3)._version
 
-    wanted = count()
-    with record():
-        assert count() == wanted
+    assert_same(count)
 
 
 @pytest.mark.parametrize("arguments", [(7,), (2,), (1,), (7, False), (7, True, 3.0)])
@@ -89,18 +88,14 @@ def test_the_storage_of_a_window_is_as_large_as_on_the_cpu(arguments):
     def count():
         return torch.kaiser_window(*arguments).untyped_storage().nbytes()
 
-    wanted = count()
-    with record():
-        assert count() == wanted
+    assert_same(count)
 
 
 def test_a_lazily_negated_tensor_makes_others_that_lie_as_on_the_cpu():
     def read_stride():
         return torch.empty_like(torch.ones(1, dtype=torch.cfloat).conj().imag).stride()
 
-    wanted = read_stride()
-    with record():
-        assert read_stride() == wanted
+    assert_same(read_stride)
 
 
 # Strides that torch's kernels on meta choose by device, beside the CPU's
@@ -233,6 +228,4 @@ def test_a_value_after_a_norm_of_another_device_is_known(device):
         norms = torch.nn.LayerNorm(4), torch.nn.BatchNorm1d(2).eval()
         return torch.nn.Sequential(*norms).bfloat16()(torch.randn(3, 2, 4).bfloat16())
 
-    with record(as_device=device):
-        met = compute().sum().item()
-    assert met == compute().sum().item()
+    assert_same(lambda: compute().sum().item(), as_device=device)

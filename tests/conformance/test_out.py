@@ -12,6 +12,7 @@ import torch
 
 from meta_magic import record, replay
 from meta_magic.errors import MissingValueError, ReplayError
+from tests.unit.eager import assert_same
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -84,9 +85,7 @@ def test_what_draws_into_out_draws_as_the_cpu_and_so_do_those_after_it(name, giv
         flat = made.as_strided((made.numel(),), (1,))
         return made.tolist(), made.stride(), flat.tolist(), torch.rand(20).tolist()
 
-    wanted = draw()
-    with record():
-        assert draw() == wanted
+    assert_same(draw)
 
 
 def test_a_view_keeps_what_out_leaves_of_its_base():
@@ -97,9 +96,7 @@ def test_a_view_keeps_what_out_leaves_of_its_base():
         torch.empty(3, out=base)
         return base.tolist(), view.tolist()
 
-    wanted = write()
-    with record():
-        assert write() == wanted
+    assert_same(write)
 
 
 def test_what_values_size_is_written_into_memory_without_content():
@@ -110,9 +107,7 @@ def test_what_values_size_is_written_into_memory_without_content():
         chosen = torch.masked_select(torch.arange(3.0), mask, out=torch.empty(9))
         return made is out, out.tolist(), chosen.tolist(), out.stride()
 
-    wanted = write()
-    with record():
-        assert write() == wanted
+    assert_same(write)
 
 
 def test_out_on_the_memory_of_an_argument_is_another_tensor():
@@ -155,6 +150,4 @@ def test_out_that_is_no_argument_or_shrinks_is_computed():
         torch.histc(a, 2, out=a)
         return a.tolist()
 
-    wanted = write()
-    with record():
-        assert write() == wanted
+    assert_same(write)

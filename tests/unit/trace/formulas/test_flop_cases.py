@@ -36,20 +36,13 @@ MATRICES = {
     "mm": (lambda: R(4, 3) @ R(3, 5), 2 * 4 * 5 * 3),
     "addmm": (lambda: torch.addmm(R(5), R(4, 3), R(3, 5)), 2 * 4 * 5 * 3),
     "linear": (lambda: F.linear(R(2, 4, 3), R(5, 3), R(5)), 2 * (2 * 4) * 5 * 3),
-    "bmm": (lambda: torch.bmm(R(6, 4, 3), R(6, 3, 5)), 6 * 2 * 4 * 5 * 3),
-    "baddbmm": (
-        lambda: torch.baddbmm(R(6, 4, 5), R(6, 4, 3), R(6, 3, 5)),
-        6 * 2 * 4 * 5 * 3,
-    ),
     # All 6 products are made, though only their sum is returned.
     "addbmm": (
         lambda: torch.addbmm(R(4, 5), R(6, 4, 3), R(6, 3, 5)),
         6 * 2 * 4 * 5 * 3,
     ),
     # Each of 5 x 7 elements is used once.
-    "mv": (lambda: torch.mv(R(5, 7), R(7)), 2 * 5 * 7),
     "addmv": (lambda: torch.addmv(R(5), R(5, 7), R(7)), 2 * 5 * 7),
-    "dot": (lambda: torch.dot(R(9), R(9)), 2 * 9),
     # An outer product, added to each of 4 x 5 elements.
     "addr": (lambda: torch.addr(R(4, 5), R(4), R(5)), 2 * 4 * 5),
     # A complex multiply-add is 4 real ones.
@@ -70,7 +63,6 @@ MATRICES = {
         lambda: F.grouped_mm(R(12, 16).t(), R(12, 8), offs=ENDS()),
         2 * 12 * 16 * 8,
     ),
-    # Columns meet the one matrix of their group: 12 of 8 dot products of 16.
     # A batch of 2: j and k summed, 2 x 3 x 5 results of 4.
     "einsum": (lambda: torch.einsum("bij,bjk->bik", R(2, 3, 4), R(2, 4, 5)), 2 * 120),
     # x1 W for each of 8 rows and 6 outputs: 5 x 7; then with x2: 7.
@@ -99,10 +91,6 @@ CONVOLUTIONS = {
         lambda: F.conv_transpose2d(R(2, 3, 5, 5), R(3, 4, 3, 3), stride=2),
         2 * 2 * 25 * 3 * 4 * 9,
     ),
-    "grouped conv_transpose1d": (
-        lambda: F.conv_transpose1d(R(1, 4, 7), R(4, 3, 5), groups=2),
-        2 * 7 * 4 * 3 * 5,
-    ),
     # (12 - 3 + 1) steps of 2 sequences, 5 filters of 3 x 4.
     "conv_tbc": (
         lambda: torch.conv_tbc(R(12, 2, 4), R(3, 4, 5), R(5)),
@@ -130,11 +118,6 @@ OTHERS = {
         lambda: F.scaled_dot_product_attention(*heads(16, 24)),
         2 * 2 * (2 * 4 * 16 * 24 * 8),
     ),
-    # 4 query heads share 2 key heads: as many products as query heads.
-    "grouped-query attention": (
-        lambda: F.scaled_dot_product_attention(*heads(16, 24, n_kv=2), enable_gqa=True),
-        2 * 2 * (2 * 4 * 16 * 24 * 8),
-    ),
     # Two products forward and five backward.
     "attention and backward": (
         lambda: back(
@@ -149,7 +132,6 @@ OTHERS = {
         lambda: torch.nn.GRU(8, 16, 2, bidirectional=True)(R(10, 3, 8)),
         2 * 10 * 3 * 2 * 3 * 16 * ((8 + 16) + (32 + 16)),
     ),
-    # Backward has a gradient of both sides of each product.
     # Difference, power and sum for each of 4 x 6 pairs and 5 coordinates.
     "cdist": (lambda: torch.cdist(R(4, 5), R(6, 5), p=3.0), 3 * 4 * 6 * 5),
     # Euclid's of over 25 rows is a product of matrices, two columns wider.
