@@ -5,7 +5,7 @@ import pytest
 from meta_magic import record
 from meta_magic.cost.advice.advisors import find_advice
 from tests.benchmarks.models import CELLS
-from tests.conformance.memory_models import MODELS
+from tests.conformance.memory_models import MODELS, checkpointing_reentrant, gan
 from tests.conformance.memory_scripts import SCRIPTS
 from tests.conformance.memory_traps import TRAPS
 
@@ -36,11 +36,14 @@ def test_models_of_the_benchmarks(cell, as_device):
     assert kinds_of(trace) == ADVISED.get((cell.name, as_device), set())
 
 
+SMALL = (*TRAPS, gan, checkpointing_reentrant)
 PROGRAMS = [
-    pytest.param(program, marks=pytest.mark.sweep if number % 3 else ())
+    pytest.param(
+        program, marks=pytest.mark.sweep if number % 3 and program not in SMALL else ()
+    )
     for number, program in enumerate([*MODELS, *SCRIPTS, *TRAPS])
 ]
-"""Every third; the others in ``pytest -m sweep tests/conformance/test_advice.py``."""
+"""Every third of the large ones; all with ``-m sweep``."""
 
 
 @pytest.mark.filterwarnings("ignore")

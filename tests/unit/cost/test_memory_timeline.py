@@ -122,24 +122,6 @@ def test_the_text_says_how_much_of_what_there_is(live):
     )
 
 
-def test_what_is_resized_grows_and_does_not_shrink():
-    with record() as trace:
-        x = torch.empty(10)
-        x.resize_(20)
-        x.resize_(5)
-    assert trace.memory.live_nbytes == (40, 80, 80)
-
-
-def test_a_storage_that_is_resized_itself_has_other_bytes_from_then_on():
-    with record() as trace:
-        x = torch.ones(10)
-        x.untyped_storage().resize_(0)
-        y = torch.ones(1)
-        x.untyped_storage().resize_(80)
-        y + 1
-    assert trace.memory.live_nbytes == (40, 4, 88)
-
-
 def test_a_tensor_of_values_lives_from_where_it_is_made():
     with record() as trace:
         x = torch.tensor([1.0, 2.0])

@@ -50,70 +50,14 @@ class Raw(nn.Module):
         self.bias = nn.Parameter(torch.zeros(3))
 
 
-class Legacy(nn.Module):
-    """Initialized as before factories took a device."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(2, 3)
-        self.second = nn.Parameter(torch.Tensor(3, 2).uniform_(-1, 1))
-        self.third = nn.Linear(3, 2)
-
-
-class Orthogonal(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(4, 4))
-        nn.init.orthogonal_(self.weight)
-
-
-class Truncated(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(40, 4))
-        nn.init.trunc_normal_(self.weight, std=0.02)
-
-
-def init_sparse():
-    linear = nn.Linear(10, 10)
-    nn.init.sparse_(linear.weight, 0.5)
-    return linear
-
-
-def init_dirac():
-    convolution = nn.Conv1d(4, 4, 3)
-    nn.init.dirac_(convolution.weight)
-    return convolution
-
-
 BUILDS = {
     "linear": lambda: nn.Linear(3, 4),
-    "convolution": lambda: nn.Conv2d(3, 4, 3),
-    "embedding with padding": lambda: nn.Embedding(5, 3, padding_idx=1),
-    "normalization": lambda: nn.BatchNorm1d(4),
-    "LSTM": lambda: nn.LSTM(3, 4, num_layers=2, bidirectional=True),
-    "attention": lambda: nn.MultiheadAttention(8, 2),
     "transformer": lambda: nn.TransformerEncoderLayer(8, 2, 16),
     "every kind of tensor": Masked,
-    "tied": Tied,
     "shared storage": Shared,
-    "legacy constructor": Legacy,
-    "orthogonal": Orthogonal,
-    "truncated normal": Truncated,
-    "sparse": init_sparse,
-    "dirac": init_dirac,
-    "weight norm": lambda: parametrizations.weight_norm(nn.Linear(3, 4)),
-    "spectral norm": lambda: parametrizations.spectral_norm(nn.Linear(3, 4)),
-    "old weight norm": lambda: nn.utils.weight_norm(nn.Linear(3, 4)),
-    "bfloat16": lambda: nn.Linear(3, 4).bfloat16(),
     "double": lambda: nn.Linear(3, 4, dtype=torch.float64),
-    "complex": lambda: nn.Linear(3, 4, dtype=torch.complex64),
-    "deep copy": lambda: copy.deepcopy(nn.Linear(3, 4)),
     "expanded": lambda: register(torch.randn(1, 3).expand(4, 3)),
     "conjugated": lambda: register(torch.randn(3, dtype=torch.complex64).conj()),
-    "no elements": lambda: register(torch.randn(0, 3)),
-    "no dimension": lambda: register(torch.tensor(2.5)),
-    "boolean": lambda: register(torch.rand(9) > 0.5),
 }
 
 
@@ -202,11 +146,9 @@ def initialized_with_a_parametrization():
 
 SEQUENCE = (5, 4)
 TRAINABLE = {
-    "linear layers": lambda: nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)),
     "convolutions with batch norm": convolutions,
     "LSTM": Tagger,
     "norm and dropout": lambda: nn.Sequential(nn.LayerNorm(4), nn.Dropout(0.5)),
-    "transformer": lambda: nn.TransformerEncoderLayer(4, 2, 8),
     "tied weights": Tied,
     "weight norm": lambda: parametrizations.weight_norm(nn.Linear(4, 3)),
     "spectral norm": lambda: parametrizations.spectral_norm(nn.Linear(4, 3)),
@@ -216,7 +158,6 @@ TRAINABLE = {
     "probing itself": Probing,
     "moving averages": Quantizer,
     "deep copy": lambda: copy.deepcopy(nn.Sequential(nn.Linear(4, 4))),
-    "half precision": lambda: nn.Sequential(nn.Linear(4, 4)).bfloat16().float(),
     "instance norm": lambda: nn.Sequential(
         nn.Unflatten(1, (2, 2)), nn.InstanceNorm1d(2, track_running_stats=True)
     ),

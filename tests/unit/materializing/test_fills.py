@@ -13,7 +13,7 @@ from tests.unit.eager import (
     build_twice,
     tensors_of,
 )
-from tests.unit.materializing.modules import BUILDS, Masked, Raw, holding, register
+from tests.unit.materializing.modules import BUILDS, Masked, Raw, holding
 from tests.unit.untouchable import Keeping, Listing, Pretending
 
 
@@ -251,19 +251,6 @@ def test_tensors_in_attributes_get_their_values():
     assert_same_tensor(made.scale, real.scale)
     assert [t.tolist() for t in made.listed] == [t.tolist() for t in real.listed]
     assert made.mapped["deep"][0].tolist() == [7.0, 7.0]
-
-
-def test_values_made_under_another_default_dtype_are_the_same():
-    def build():
-        torch.set_default_dtype(torch.float64)
-        try:
-            return register(torch.linspace(0, 1, 7) / torch.arange(1, 8))
-        finally:
-            torch.set_default_dtype(torch.float32)
-
-    real, made, _, _ = build_twice(build)
-    materialize(made)
-    assert_bit_equal(made, real)
 
 
 # What a replay could silently get wrong: each was wrong once.

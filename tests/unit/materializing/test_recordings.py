@@ -187,29 +187,6 @@ def test_real_data_counts_as_it_was_when_recorded():
     assert [m.buffer.tolist() for m in made] == [[0, 1, 2, 3]] * 4
 
 
-VALUES = {
-    "tensor": lambda: torch.tensor([[1.5, 2], [3, 4]]),
-    "tensor of complex numbers": lambda: torch.tensor([1 + 2j]),
-    "tensor with a dtype": lambda: torch.tensor([1, 2], dtype=torch.float16),
-    "tensor of nothing": lambda: torch.tensor([]),
-    "asarray": lambda: torch.asarray([1.0, 2.0]),
-    "new_tensor": lambda: torch.ones(2, dtype=torch.float64).new_tensor([1, 2]),
-    "a legacy constructor": lambda: torch.FloatTensor([1.0, 2.0]) * 2,
-    "from Python values, then changed": lambda: torch.tensor([1.0, 2.0]).mul_(3),
-    "numpy scalar": lambda: torch.tensor(np.float32(1.5)),
-    "from_numpy": lambda: torch.from_numpy(np.arange(3.0)) * 2,
-    "from a buffer": lambda: torch.frombuffer(bytearray(b"abcd"), dtype=torch.uint8),
-}
-
-
-@pytest.mark.parametrize("cache", [True, False])
-@pytest.mark.parametrize("name", VALUES)
-def test_python_values_are_kept(name, cache):
-    real, made, _, _ = build_twice(lambda: register(VALUES[name]()), cache=cache)
-    materialize(made)
-    assert_bit_equal(made, real)
-
-
 @pytest.mark.parametrize(
     "change",
     [

@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.nn.utils import rnn
 
 from meta_magic import MetaMagicError, record
-from tests.unit.eager import Names, assert_same
+from tests.unit.eager import Names
 from tests.unit.recording.intercept.data_of_cells import notes_of
 
 pytestmark = pytest.mark.filterwarnings(
@@ -27,27 +27,12 @@ PLAIN = {
     "int8 product": lambda: torch._int_mm(
         *[torch.ones(32, 32, dtype=torch.int8).t()] * 2
     ),
-    "compressed": lambda: compressed().to_dense(),
-    "coordinates by coordinates": lambda: coordinates() @ coordinates().t(),
-    "sparse product": lambda: torch.sparse.mm(coordinates(), torch.ones(3, 4)),
-    "softmax of coordinates": lambda: torch.sparse.softmax(coordinates(), 1),
     "custom": lambda: torch.ops.mm_test.known(torch.ones(3)),
 }
 
 
 def nested(values):
     return torch.nested.nested_tensor_from_jagged(values, torch.tensor([0, 2, 5]))
-
-
-def compressed():
-    rows, columns = torch.tensor([0, 1, 3]), torch.tensor([2, 0, 2])
-    return torch.sparse_csr_tensor(rows, columns, torch.ones(3), (2, 3))
-
-
-def coordinates():
-    return torch.sparse_coo_tensor(
-        torch.tensor([[0, 1, 1], [2, 0, 2]]), torch.ones(3), (2, 3)
-    )
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -73,15 +58,6 @@ def test_what_meta_knows_has_the_metadata_of_the_cpu(name):
         real.layout,
     )
     assert len(trace.ops) > 0
-
-
-def test_a_sparse_product_has_the_values_of_the_cpu():
-    def multiply():
-        weight = torch.ones(3, 4, requires_grad=True)
-        torch.sparse.mm(coordinates(), weight).square().sum().backward()
-        return weight.grad.tolist()
-
-    assert_same(multiply)
 
 
 REFUSED = {
