@@ -126,7 +126,11 @@ def run_script(request: Request) -> Iterator[BlockResult]:
     try:
         ranks = read_ranks(settings["ranks"], size)
         seconds = request.seconds + request.grace
-        results = run_side_by_side(run_rank, request, ranks, seconds, is_check=True)
+        path = request.subject.path
+        code = b"" if path is None else path.read_bytes()
+        results = run_side_by_side(
+            run_rank, request, ranks, seconds, code, is_check=True
+        )
     except (ValueError, WorldError) as error:
         raise CheckError(str(error)) from None
     for rank, (part, _) in results.items():

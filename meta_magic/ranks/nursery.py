@@ -5,6 +5,8 @@ is to be recorded, and for each that another one waits for. Their results lie in
 folder that they share. Read :func:`run_side_by_side`, then :func:`main`.
 """
 
+import ast
+import importlib
 import os
 import pickle
 import signal
@@ -44,12 +46,14 @@ class Job(NamedTuple):
             that are recorded at the same time, and what it needs; what it returns is
             pickled.
         ranks: The ranks to call it with; a rank that one of these waits for is added.
+        code: What the ranks run; what it imports of torch is imported before.
         folder: The folder that they share.
         timeout: Seconds that each child may take, from its own start.
     """
 
     work: bytes
     ranks: tuple[int, ...]
+    code: str | bytes
     folder: str
     timeout: float
 
@@ -59,6 +63,7 @@ def run_side_by_side(
     given: object,
     ranks: Sequence[int],
     timeout: float,
+    code: str | bytes,
     *,
     is_check: bool = False,
 ) -> dict[int, Any]:
@@ -69,6 +74,7 @@ def run_side_by_side(
         given: What it needs.
         ranks: The ranks; results may include ranks that these wait for.
         timeout: Seconds that each child may take, from its own start.
+        code: What the ranks run.
         is_check: Whether what the children printed is written to the standard error
             when all have ended, and an interrupt ends their blocks, not the children.
 
@@ -76,7 +82,7 @@ def run_side_by_side(
         WorldError: A child ended without a result, or took too long; or this system
             forks no processes.
     """
-    (results,) = run_all(work, [given], ranks, timeout, is_check=is_check)
+    (results,) = run_all(work, [given], ranks, timeout, code, is_check=is_check)
     if isinstance(results, WorldError):
         raise results
     return results
@@ -87,6 +93,7 @@ def run_all(
     givens: Sequence[object],
     ranks: Sequence[int],
     timeout: float,
+    code: str | bytes,
     *,
     is_check: bool = False,
 ) -> list[dict[int, Any] | WorldError]:
@@ -107,7 +114,7 @@ def run_all(
     with tempfile.TemporaryDirectory() as folder:
         folders = [Path(folder) / str(number) for number in range(len(givens))]
         jobs = [
-            Job(pickle.dumps((work, given)), tuple(ranks), str(own), timeout)
+            Job(pickle.dumps((work, given)), tuple(ranks), code, str(own), timeout)
             for given, own in zip(givens, folders, strict=True)
         ]
         run_nursery(jobs, is_check=is_check)
@@ -194,6 +201,7 @@ def main() -> None:
     for job in jobs:
         Path(job.folder).mkdir()
     pickle.loads(jobs[0].work)  # noqa: S301  imports what all children need
+    import_torch(jobs[0].code)
     waiting = [(job, rank) for job in jobs for rank in job.ranks]
     started, running = set[tuple[str, int]](), dict[int, Child]()
     n_at_once = os.cpu_count() or 1
@@ -227,6 +235,25 @@ def main() -> None:
             folder = Path(ended.job.folder)
             (folder / messages.ENDED.format(ended.rank)).touch()
         time.sleep(0.005)
+
+
+def import_torch(code: str | bytes) -> None:
+    """Import the modules of torch that the code names: not in each child anew.
+
+    Not those of other packages: some read their rank from the environment as they are
+    imported.
+    """
+    with suppress(SyntaxError, ValueError):
+        for node in ast.walk(ast.parse(code)):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            for name in names:
+                if name.startswith("torch."):
+                    with suppress(ImportError):
+                        importlib.import_module(name)
 
 
 def stop(process: int, child: Child) -> None:

@@ -264,7 +264,8 @@ def record_ranks(
         "options": {**options, "world": world, "per_node": per_node},
     }
     chosen = read_ranks(ranks, world)
-    return Ranks(run_side_by_side(record_script, given, chosen, timeout))
+    code = path.read_bytes()
+    return Ranks(run_side_by_side(record_script, given, chosen, timeout, code))
 
 
 def read_script(script: "str | os.PathLike[str]") -> tuple[Path, ast.Module]:

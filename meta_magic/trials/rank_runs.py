@@ -206,7 +206,7 @@ def record_block_ranks(
         "path": sys.path,
         "options": rerun.options,
     }
-    recorded = run_side_by_side(record_cell, given, chosen, timeout)
+    recorded = run_side_by_side(record_cell, given, chosen, timeout, trace.source)
     return Ranks(recorded)
 
 
