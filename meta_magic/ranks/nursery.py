@@ -6,7 +6,6 @@ folder that they share. Read :func:`run_side_by_side`, then :func:`main`.
 """
 
 import ast
-import importlib
 import os
 import pickle
 import signal
@@ -253,7 +252,7 @@ def import_torch(code: str | bytes) -> None:
             for name in names:
                 if name.startswith("torch."):
                     with suppress(ImportError):
-                        importlib.import_module(name)
+                        __import__(name)
 
 
 def stop(process: int, child: Child) -> None:

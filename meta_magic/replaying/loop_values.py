@@ -185,20 +185,22 @@ class LoopValues:
     def find_missing(self, recorded: ProgramCalls) -> set[int]:
         """Return the live storages that must be computed before calls run forward.
 
-        These are all that are not kept, as the next calls may read each of them; none
-        if no loop begins with the next value.
+        These are all that the calls since the last value use, as the next turn of a
+        loop will use them again, and that are not kept; none if no loop begins with the
+        next value.
         """
         kept, n_values = recorded.kept, self._n_values + 1
         if kept is None or n_values < MIN_VALUES or self._n_missed >= MAX_MISSED:
             return set()
-        constants = recorded.constants
+        start, constants = self._forward.n_calls, recorded.constants
+        used = {*read_rows(recorded.program, start, len(recorded)).storages.tolist()}
         written = {
             storage
             for storage in recorded.writers.written - recorded.dead
             if storage not in constants or constants[storage].tensor is None
         }
         known = {*kept.storages} - find_outdated(recorded)
-        return find_live(recorded, 0).union(written) - known
+        return (find_live(recorded, 0).union(written) & used) - known
 
     def note_value(
         self, recorded: ProgramCalls, cost: Evaluation, planned: Execution | None

@@ -406,3 +406,12 @@ def test_random_cells_that_are_run_forward_have_the_cpus_values(
     with record():
         met = run_cell(seed, 40)
     assert met == wanted
+
+
+def test_several_values_compute_nothing_that_they_do_not_use():
+    with record() as trace:
+        layer = torch.nn.Linear(64, 64)
+        for number in range(8):
+            (torch.ones(3) * number).sum().item()
+    assert layer.weight.is_meta
+    assert [e.n_calls for e in trace.program.evaluations] == [3] * 8
