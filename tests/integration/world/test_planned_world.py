@@ -207,6 +207,11 @@ def test_a_mesh_that_does_not_fit_fails_in_torchs_words():
         init_device_mesh("cpu", (3, 2))
 
 
+def test_a_direct_call_of_nccl_is_refused_by_name():
+    with pytest.raises(WorldError, match="all_reduce calls NCCL"), record(world=2):
+        torch.cuda.nccl.all_reduce([torch.ones(2, device="cuda")])
+
+
 def test_spawned_processes_are_the_one_that_is_recorded():
     ranks = []
     with record(world=2, rank=1) as trace:

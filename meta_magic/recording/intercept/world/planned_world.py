@@ -37,6 +37,12 @@ SECONDS: Final = 60.0
 NCCL: Final = (2, 27, 7)
 """The version of NCCL: DDP's hook for bfloat16, and each error of torch, ask for it."""
 
+NCCL_CALLS: Final = (
+    *("unique_id", "init_rank", "all_reduce", "reduce"),
+    *("broadcast", "all_gather", "reduce_scatter"),
+)
+"""Functions of ``torch.cuda.nccl`` that bypass torch.distributed."""
+
 
 def make_environment(world: World) -> dict[str, str]:
     """Return the variables that torchrun sets for a process of a world."""
@@ -107,7 +113,8 @@ class PlannedWorld(Replacements):
                 module, {"is_nccl_available": lambda _: True, "barrier": wait_for_all}
             )
         self.replace_here(distributed, {"TCPStore": self._connect})
-        self.replace_here(torch.cuda.nccl, {"version": lambda *_: NCCL})
+        direct = dict.fromkeys(NCCL_CALLS, refuse_nccl)
+        self.replace_here(torch.cuda.nccl, {"version": lambda *_: NCCL, **direct})
         self.replace_here(multiprocessing, {"spawn": self._spawn})
         for module in (data_parallel, distributed.utils):
             self.replace_here(module, {CHECK_OF_DDP: self._send_shapes})
@@ -206,6 +213,14 @@ class PlannedWorld(Replacements):
                 f"world={world.size}"
             )
         fn(world.rank, *args)
+
+
+def refuse_nccl(plain: Callable[..., Any], *_: Any, **__: Any) -> None:
+    """Refuse a call of NCCL that is not made by torch.distributed."""
+    raise WorldError(
+        f"torch.cuda.nccl.{plain.__name__} calls NCCL directly, which is not recorded; "
+        "torch.distributed's collectives are"
+    )
 
 
 def wait_for_all(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
