@@ -91,6 +91,7 @@ EQUAL = "class Equal(int):\n    __eq__ = lambda *_: True\nx = Equal()"
         ),
         (EQUAL, 0, "Equal, and no tensor"),
         (LIAR, 0, "x is (12,)"),
+        ("print('x' * 10**7); x = a[:, None] + b", 1, "right"),
         ("import sys; sys.stdout.close(); x = a[:, None] + b", 1, "right"),
         ("import os; os.fork()", 0, "starts a process"),
         ("import resource as r; r.setrlimit(r.RLIMIT_CPU, (9, 9))", 0, "its limits"),
@@ -101,6 +102,9 @@ EQUAL = "class Equal(int):\n    __eq__ = lambda *_: True\nx = Equal()"
         ("x = []\nx.append(x)", 0, "RecursionError"),
         ("x = " + "(" * 10_000, 0, "no Python"),
         ("x = " + "-" * 100_000 + "1", 0, ""),
+        ("x = '\\d'", 0, "str, and no tensor"),
+        ("raise ValueError('\\ud800')", 0, "?"),
+        ("x = 10 ** 5000", 0, "int, and no tensor"),
         (5, 0, "TypeError"),
     ],
 )

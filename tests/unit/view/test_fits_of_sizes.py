@@ -130,7 +130,7 @@ def test_it_waits_while_something_else_is_recorded(trace):
 
 
 SIZES = (1, 5, 64, 777, 1_000_003)
-ROOMS = tuple(sorted({device.nbytes for device in list_devices() if device.nbytes}))
+ROOMS = sorted({device.nbytes for device in list_devices() if device.nbytes})[::3]
 
 
 def attend(batch, length, width=64):

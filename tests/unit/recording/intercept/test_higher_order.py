@@ -166,6 +166,7 @@ MADE = {
     "its device": lambda x: x * x * torch.tensor([1.0, 2.0], device=x.device),
     "an array": lambda x: x * x * torch.as_tensor(np.float32([1, 2])),
     "from_numpy": lambda x: x * x * torch.from_numpy(np.float32([1, 2])),
+    "new_tensor": lambda x: x * x * x.new_tensor([1.0, 2.0]),
     "FloatTensor": lambda x: x * x * torch.FloatTensor([1.0, 2.0]),
     "an index": lambda x: (x * x)[[1, 0]] * x,
     "what is read": lambda x: x * x * torch.tensor([1.0, 2.0]).sum().item(),

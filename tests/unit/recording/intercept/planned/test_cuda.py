@@ -179,6 +179,7 @@ def test_parallel_data_runs_as_one_replica():
 PLACES = {
     "in a factory": lambda: torch.ones(2, device="cuda:99"),
     "in a move": lambda: torch.ones(2).to("cuda:99"),
+    "as a number": lambda: torch.ones(2).cuda(99),
     "by default": lambda: torch.set_default_device("cuda:99"),
     "as a generator": lambda: torch.Generator(device="cuda:99"),
 }
