@@ -20,6 +20,13 @@ config = LlamaConfig(
 model = LlamaForCausalLM(config)
 logits = model(torch.zeros(1, 4096, dtype=torch.long)).logits"""
 
+VARIED = """%%meta -p layers=40..120:20 -p heads=[8,16,32,64]
+layers, heads = 80, 8
+model = LlamaForCausalLM(LlamaConfig(
+    hidden_size=8192, intermediate_size=28672, num_hidden_layers=layers,
+    num_attention_heads=64, num_key_value_heads=heads, vocab_size=128256))
+logits = model(torch.zeros(1, 4096, dtype=torch.long)).logits"""
+
 SHARDED = """%%meta --as cuda --world 16 --per-node 8 --height 400
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
@@ -54,13 +61,16 @@ def take_report(page: Any, url: str, root: Path) -> None:
     cell.screenshot(path=PICTURES / "report.png")
 
 
-def take_flow(page: Any, url: str, root: Path) -> None:
-    """Run the cell without options, and write a picture of its flow."""
-    live = run_llama(page, url, root, LLAMA_70B.replace(" --depth 3", ""))
+def take_slider(page: Any, url: str, root: Path) -> None:
+    """Move a slider of the cell, and write a picture of what changes in its flow."""
+    live = run_llama(page, url, root, VARIED)
     live.get_by_role("tab", name="Flow").click()
     flow = live.get_by_role("tabpanel", name="Flow")
     flow.get_by_text("LlamaDecoderLayer").first.wait_for()
-    flow.screenshot(path=PICTURES / "flow.png")
+    sliders = page.locator(".mm-sliders").last
+    sliders.get_by_role("slider", name="heads").fill("3")
+    sliders.get_by_role("status").get_by_text("8 -> 64").wait_for()
+    page.locator(".jp-CodeCell").nth(2).screenshot(path=PICTURES / "slider.png")
 
 
 def run_llama(page: Any, url: str, root: Path, cell: str) -> Any:
@@ -118,7 +128,7 @@ def main() -> None:
     ):
         page = browser.new_page(viewport={"width": 1100, "height": 1400})
         take_report(page, url, Path(folder))
-        take_flow(page, url, Path(folder))
+        take_slider(page, url, Path(folder))
         take_world(page, url, Path(folder))
         page.set_viewport_size({"width": 900, "height": 1400})
         take_lesson(page, url, Path(folder))
