@@ -141,7 +141,7 @@ def read_sliders(
 
 def read_slider(text: str) -> Slider:
     """Return the slider of a text; see :func:`read_sliders`."""
-    name, _, written = (part.strip() for part in text.partition("="))
+    name, _, written = (part.strip() for part in text.rpartition("="))
     first, dots, rest = written.partition("..")
     last, _, step = rest.partition(":")
     is_range = all(one.strip().isdecimal() for one in (first, last, step or "1"))
@@ -157,7 +157,7 @@ def read_slider(text: str) -> Slider:
 
 def make_slider(name: str, values: Iterable[int]) -> Slider:
     """Return a slider with values in order, each once."""
-    if not name.isidentifier():
+    if not name.partition("=")[0].isidentifier():  # n=8 names the 8 of several
         raise ValueError(f"{name!r} is no name: {SLIDERS}")
     if isinstance(values, range) and len(values) > MAX_POSITIONS:
         step = values.step * -(-len(values) // MAX_POSITIONS)

@@ -362,7 +362,7 @@ def find_constants(block: ast.Module, spec: str) -> list[ast.Constant]:
     for walk in (_walk_given, _walk_defaults):
         found = [one for one in walk(block, name) if _is_size(one, wanted)]
         if found:
-            return _check_same(name, found)
+            return check_same(name, found)
     if not wanted:
         return []
     literals = [one for one in ast.walk(block) if _is_size(one, wanted)]
@@ -436,12 +436,13 @@ def _is_size(node: object, wanted: str) -> bool:
     return str(node.value) == wanted if wanted else node.value > 0
 
 
-def _sort(nodes: list[ast.AST]) -> list[ast.Constant]:
+def _sort(nodes: Sequence[ast.AST]) -> list[ast.Constant]:
     constants = [one for one in nodes if isinstance(one, ast.Constant)]
     return sorted(constants, key=lambda one: (one.lineno, one.col_offset))
 
 
-def _check_same(name: str, found: list[ast.AST]) -> list[ast.Constant]:
+def check_same(name: str, found: Sequence[ast.AST]) -> list[ast.Constant]:
+    """Return the numbers of a name; raise TrialError if they are not the same."""
     constants = _sort(found)
     by_value: dict[object, int] = {}
     for one in constants:

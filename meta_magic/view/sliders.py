@@ -34,6 +34,7 @@ from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_line
 from meta_magic.trials.blocks import (
     Sizes,
+    check_same,
     find_constants,
     find_numbers,
     label,
@@ -99,9 +100,10 @@ def offer_slider(trace: Trace, name: str, values: Sequence[int]) -> dict[str, An
     """
     offer = {"name": name, "values": values, "value": 0, "spots": [], "error": ""}
     try:
+        block = parse_block(check_rerun(trace))
+        check_same(name, find_numbers(block, name))
         value = Recordings(trace).read_size(name)
         offer |= {"values": sorted({*values, value}), "value": value}
-        block = parse_block(check_rerun(trace))
         found = find_numbers(block, name) or find_constants(block, name)
         offer["spots"] = [[one.lineno, one.col_offset] for one in found]
     except MetaMagicError as error:
@@ -131,15 +133,21 @@ Found: TypeAlias = Again | TrialError
 
 
 class Designs:
-    """Answers the questions of sliders about one trace, which it does not keep."""
+    """Answers the questions of sliders about one trace, which it does not keep.
+
+    Attributes:
+        seconds: Processor time that one recording may take at least.
+    """
 
     def __init__(self) -> None:
+        self.seconds = SECONDS
         self._known: dict[frozenset[tuple[str, int]], Found] = {}
         self._own: dict[str, int] = {}  # the cell's numbers
         self._own_design: Design | None = None
         self._blocks: dict[frozenset[str], tuple[Rerun, Slice | None]] = {}
         self._template: Child
-        self._state: tuple[frozenset[str], tuple[int, int]] | None = None  # at its fork
+        # What it was forked for.
+        self._state: tuple[frozenset[str], tuple[int, int], float] | None = None
         self._end_template: Callable[[], object] = lambda: None
 
     def answer(self, trace: Trace, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,8 +213,8 @@ class Designs:
     def _ask_template(self, trace: Trace, each: Sequence[Sizes]) -> Found:
         """Return what a block is with the first of some numbers."""
         rerun, joined = self._find_block(trace, each[0])
-        seconds = max(SECONDS, LONGER * trace.seconds)
-        state = frozenset(each[0]), count_cells()
+        seconds = max(self.seconds, LONGER * trace.seconds)
+        state = frozenset(each[0]), count_cells(), seconds
         for _ in range(N_TRIED):
             if state != self._state:  # a cell that ran may have changed variables
                 self._end_template()
@@ -267,7 +275,7 @@ class Designs:
                     replace(trace, rerun=rerun),
                     lambda again, _: again.error is None,
                     [move_names(one, joined) for one in some],
-                    seconds=max(SECONDS, LONGER * trace.seconds),
+                    seconds=max(self.seconds, LONGER * trace.seconds),
                     asks_failed=True,
                 )
             for one, answer in zip(some, runs, strict=True):

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import Sizes
-from meta_magic.view.sliders import AT_ONCE, Designs, offer_sliders
+from meta_magic.view.sliders import AT_ONCE, SECONDS, Designs, offer_sliders
 
 MAX_TEXT: Final = 50_000
 """Characters of a report's file that its other designs may take."""
@@ -51,7 +51,7 @@ def store_designs(
         return b""
     payload, stored, changes = json.loads(gzip.decompress(packed)), b"", list[Json]()
     now = monotonic()
-    end = now + seconds
+    end, designs.seconds = now + seconds, seconds
     for at in range(0, len(each), AT_ONCE):
         before, now = now, monotonic()
         if at and 2 * now - before > end:  # the next ones would take too long
@@ -72,6 +72,7 @@ def store_designs(
         if not answers or CHARACTERS * len(longer) > MAX_TEXT:
             break
         stored = longer
+    designs.seconds = SECONDS
     return stored
 
 

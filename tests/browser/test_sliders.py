@@ -173,7 +173,7 @@ def test_a_number_that_fails_keeps_the_picture_and_names_the_rule(connect, expec
     ("send", "told"),
     [
         ("() => {}", "no answer from the kernel yet: it is busy, or it was restarted"),
-        ("() => { throw new Error('gone'); }", "no answer: Error: gone"),
+        ("() => { throw new Error('gone'); }", "the kernel is gone, or was restarted"),
     ],
     ids=["busy", "dead"],
 )

@@ -178,7 +178,7 @@ class Sliders {
       if (answer.buffers?.length) answer.trace = await decode(answer.buffers[0]);
       this.end(now, key, answer);
     } catch (error) {
-      this.end(now, key, { error: `no answer: ${error}` });
+      this.end(now, key, { error: `the kernel is gone, or was restarted: run the cell again (${error})` });
     }
     clearTimeout(late);
     clearTimeout(give_up);

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import subprocess
 import sys
 import time
@@ -166,6 +167,20 @@ def test_a_bar_of_progress_is_no_plot(shell):
 def ask_three(shell):
     asked = {"sizes": {"n": 3}, "pinned": {"n": 2}}
     return Designs().answer(shell.user_ns["_meta"], asked)
+
+
+def test_a_name_with_several_values_moves_by_one_of_them():
+    with record(params=["width=[8]", "width=16=[8]"]) as trace:
+        width = 16
+        x = torch.ones(width)
+        width = 32
+        kept = torch.cat([x, torch.ones(width)])
+    both, first = offer_sliders(trace)
+    assert re.search(r"16 in line \d+, 32 in line \d+.*as in width=16", both["error"])
+    assert (first["value"], first["error"]) == (16, "")
+    found = Designs().record(trace, {"width=16": 8})
+    kept = json.loads(gzip.decompress(found[0]))
+    assert [40] in [one["shape"] for one in kept["geometries"]]
 
 
 def test_numbers_are_written_into_a_cell(shell):

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import time
 
 import pytest
 import torch
@@ -101,3 +102,13 @@ def test_a_page_written_within_a_recording_has_no_designs():
     with RARE_COLLECTION.enter_idle():
         assert RARE_COLLECTION.n_entered == 0
         assert store_designs(trace, packed, Designs(), 30) != b""
+
+
+def test_a_number_that_takes_long_is_not_waited_for():
+    with record(params={"rounds": [1, 400]}) as trace:
+        rounds = 1
+        for _ in range(rounds):
+            time.sleep(0.1)
+    began = time.monotonic()
+    store_designs(trace, pack(trace), Designs(), seconds=0.5)
+    assert time.monotonic() - began < 8  # a slider waits for ten seconds
