@@ -59,7 +59,8 @@ class Change:
         sign = {"added": "+", "removed": "-"}.get(self.kind, "~")
         more = f"  {self.text}" if self.text else ""
         times = f"{self.n_modules} x " if self.n_modules > 1 else ""
-        return f"{sign} {self.name}: {times}{self.class_name}{more}"
+        name = f"{self.name}: " if self.name else ""
+        return f"{sign} {name}{times}{self.class_name}{more}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,13 +344,20 @@ def fold_names(names: Sequence[str]) -> str:
     return ".".join(map(_fold_column, columns))
 
 
+MAX_RANGES: Final = 8
+"""Ranges of numbers that a name has at most; those in between are left out."""
+
+
 def _fold_column(parts: Sequence[str]) -> str:
     if len(set(parts)) == 1:
         return parts[0]
     numbers = sorted({int(part) for part in parts if part.isdecimal()})
     runs = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
     ranges = [[n for _, n in run] for _, run in runs]
-    return ",".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in ranges)
+    texts = [str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in ranges]
+    if len(texts) > MAX_RANGES:
+        texts[MAX_RANGES - 2 : -1] = ["…"]
+    return ",".join(texts)
 
 
 def _describe(
@@ -443,7 +451,7 @@ def _describe_changes(changes: Sequence[Change]) -> Iterator[str]:
             "renamed": f"{one.name} renamed {one.text}",
             "class": f"{one.name} {times}{one.class_name} instead of {one.text[5:]}",
         }
-        yield words.get(one.kind, f"{one.name}: {one.text}")
+        yield words.get(one.kind, f"{one.name}: {one.text}").lstrip()
     n_more = len(changes) - MAX_CHANGES
     if n_more > 0:
         yield f"{n_more} more change{'s' if n_more > 1 else ''}"

@@ -6,6 +6,7 @@ from torch import nn
 
 from meta_magic import diff, record
 from meta_magic.designs.design import read_settings
+from meta_magic.designs.differences import fold_names
 
 
 def mlp(width=16, depth=2, activation=nn.ReLU, insert=None):
@@ -259,6 +260,21 @@ def test_unrelated_designs_are_removed_and_added():
     kinds = {name: kind for kind, name, _ in list_changes(Convolutions, Recurrent)}
     assert kinds["model.rnn"] == "added"
     assert kinds["model.stem"] == kinds["model.body"] == "removed"
+
+
+def test_modules_without_a_name_are_told_by_their_class():
+    with record() as old:
+        nn.Linear(2, 2)(torch.ones(2))
+    with record() as new:
+        nn.Conv1d(2, 2, 1)(torch.ones(2, 3))
+    difference = diff(old, new)
+    assert difference.text.startswith("Conv1d instead of Linear; ")
+    assert str(difference.changes[0]) == "~ Conv1d  from Linear"
+
+
+def test_many_numbers_of_a_name_are_shortened():
+    names = [f"model.{2 * at}" for at in range(5000)]
+    assert fold_names(names) == "model.0,2,4,6,8,10,…,9998"
 
 
 def test_settings_with_nested_brackets_are_read():
