@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final, NamedTuple
 
 from meta_magic.trace.rerun import Rerun
@@ -56,6 +56,7 @@ class Statement(NamedTuple):
         changes: The names whose objects it may change.
         reads: The names that it reads at once.
         defers: The names that its functions read when they are called.
+        defines: The class that it defines, or "".
         is_definite: Whether it always binds its names.
         is_repeatable: Whether it may run again.
         is_long: Whether it may not run again because its cell took long.
@@ -68,6 +69,7 @@ class Statement(NamedTuple):
     changes: frozenset[str]
     reads: frozenset[str]
     defers: frozenset[str]
+    defines: str
     is_definite: bool
     is_repeatable: bool
     is_long: bool
@@ -105,13 +107,20 @@ def choose_statements(
     All statements of the cell ``block`` are chosen; ``fixed`` names variables that are
     used as they are, ``trained`` models and optimizers.
     """
-    kept, deferred = {*fixed}, frozenset[str]()
+    kept, deferred, classes = {*fixed}, frozenset[str](), set[str]()
     while True:
-        chosen = _choose(statements, block, kept, deferred, trained)
-        defers = frozenset[str]().union(*(one.defers for one in chosen.statements))
-        if kept.issuperset(chosen.kept) and defers == deferred:
+        chosen = _choose(statements, block, kept, deferred, trained, classes)
+        own = chosen.statements
+        # ``n = n + 1`` cannot run again if what made ``n`` first is not there.
+        made = [one for one in own if one.cell != block and one.is_definite]
+        moved = (one.binds & one.reads for one in made)
+        used = {*chosen.kept, *chosen.unbound.intersection(chain(*moved))}
+        defers = frozenset[str]().union(*(one.defers for one in own))
+        defined = {one.defines for one in own}
+        if kept >= used and defers == deferred and classes >= defined:
             return chosen
-        kept |= {*chosen.kept}
+        kept |= used
+        classes |= defined
         deferred = defers
 
 
@@ -121,8 +130,12 @@ def _choose(
     kept: AbstractSet[str],
     deferred: AbstractSet[str],
     trained: AbstractSet[str],
+    classes: AbstractSet[str],
 ) -> Chosen:
-    """Return what a block rests on if some variables are used as they are."""
+    """Return what a block rests on if some variables are used as they are.
+
+    What changes one of the ``classes``, as ``Net.forward = f``, changes its instances.
+    """
     needed, later = {*deferred}, set[str]()
     chosen: list[Statement] = []
     skipped: list[Statement] = []
@@ -131,7 +144,7 @@ def _choose(
         touched = one.binds | one.changes
         if one.cell == block:
             is_run = True
-        elif needed.isdisjoint(touched):
+        elif needed.isdisjoint(touched) and classes.isdisjoint(one.changes):
             later |= touched
             continue
         else:
@@ -196,6 +209,7 @@ def read_statement(node: ast.stmt, seconds: float = 0.0) -> Statement:
         changes=frozenset(changes - {""}),
         reads=reads,
         defers=defers,
+        defines=node.name if isinstance(node, ast.ClassDef) else "",
         is_definite=isinstance(node, DEFINITE),
         is_repeatable=not (is_refused or is_long),
         is_long=is_long,

@@ -64,6 +64,11 @@ CELLS = {
         ["def f(x):\n    return x"],
     ),
     "augmented": (["n = 1", "n += 1"], "n", ["n = 1", "n += 1"]),
+    "a class that is changed": (
+        ["class A:\n    n = 1", "a = A()", "m = 3", "A.n = m"],
+        "a",
+        ["class A:\n    n = 1", "a = A()", "m = 3", "A.n = m"],
+    ),
 }
 
 
@@ -130,6 +135,10 @@ LOADED = "x = torch.load('x.pt')"
 def test_a_variable_that_is_used_as_it_is_stays_so(after, chosen, kept):
     """It has its value from when the block starts, also where older ones were read."""
     assert choose([LOADED, *after], "x, y, z") == (chosen, kept)
+
+
+def test_a_variable_whose_first_value_is_gone_is_used_as_it_is():
+    assert choose(["n = n + 2", "m = n", "n = n + 2"], "m, n") == ([], ["m", "n"])
 
 
 TRAINS = "for x in data:\n    loss = model(x)\n    loss.backward()\n    opt.step()"
