@@ -32,7 +32,14 @@ from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import parse_block, restore_variables
 from meta_magic.trials.conditions import Found, find_conditions
 from meta_magic.trials.sandbox import enter_sandbox
-from meta_magic.trials.slices import FILE, Slice, find_edited, join_slice, shorten_path
+from meta_magic.trials.slices import (
+    FILE,
+    Slice,
+    describe_alone,
+    find_edited,
+    join_slice,
+    shorten_path,
+)
 from meta_magic.trials.trial import ask_trials, record_block
 
 SECONDS: Final = 4.0
@@ -55,13 +62,15 @@ def explain(trace: Trace) -> Explanation | None:
     """Return why a trace's block failed; None if it did not."""
     if trace.error is None or trace.failed is None:
         return None
-    found = explain_slice(trace) or explain_alone(trace, trace.failed)
+    found = explain_slice(trace)
+    limits = "" if found is None else found.taken
+    if found is None:
+        found, limits = explain_alone(trace, trace.failed), describe_alone(trace)
     files = {at.file for at in trace.failed.frames}
     edited = ", ".join(shorten_path(file) for file in sorted(find_edited(files)))
-    if not edited:
-        return found
     note = f"edited since it was imported, so other lines ran: {edited}"
-    return replace(found, taken="; ".join(filter(None, (found.taken, note))))
+    limits = "; ".join(filter(None, (limits, note if edited else "")))
+    return replace(found, taken=limits)
 
 
 class PendingExplanation:

@@ -190,6 +190,14 @@ def join_slice(trace: Trace) -> Slice | None:
     return _join(rerun, modules, sources, names, used, tuple(skipped))
 
 
+def describe_alone(trace: Trace) -> str:
+    """Return which variables a block uses as they are if it runs without others."""
+    rerun = trace.rerun
+    names = () if rerun is None else sorted(rerun.names & {*rerun.before})
+    used = [name for name in names if rerun and _is_data(name, rerun)]
+    return f"used as it is, not made again: {', '.join(used)}" if used else ""
+
+
 def _find_trained(rerun: Rerun) -> frozenset[str]:
     """Return the names of models and optimizers."""
     variables = dict(vars(sys.modules[rerun.module]))
