@@ -328,7 +328,7 @@ def _run_edit(
     if refused:
         return f"it {refused[0]}"
     if trace.error is None:
-        return read_ending(trace)
+        return read_ending(trace) if _has_passed(block, edit, trace) else ""
     frames = () if trace.failed is None else trace.failed.frames
     if not _is_later(block, edit, frames) or trace.error.startswith(UNBOUND):
         return ""
@@ -336,6 +336,19 @@ def _run_edit(
     error = trace.error.partition("\n")[0]
     shown = error if len(error) <= MAX_ERROR else f"{error[:MAX_ERROR]}..."
     return read_ending(trace)._replace(then=f"then line {line} fails: {shown}")
+
+
+def _has_passed(block: EditableBlock, edit: Edit, trace: Trace) -> bool:
+    """Whether a block that ran came to the line of the failed call, unless edited.
+
+    A loop of no steps does not.
+    """
+    last = block.frames[-1] if block.frames else None
+    if last is None or last.line in edit.lines:
+        return True
+    return any(
+        (at.file, at.line) == (last.file, last.line) for at in trace.program.positions
+    )
 
 
 def is_whole(one: Ended) -> bool:

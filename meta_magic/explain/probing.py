@@ -40,6 +40,9 @@ def name_argument(call: FailedCall, path: tuple[int | str, ...]) -> str:
     if isinstance(first, int):
         names = _list_names(call.function)
         name = names[first] if first < len(names) else f"argument {first}"
+        numbers = [at for at in range(first) if type(call.args[at]) is int]
+        if numbers and names[numbers[0] : numbers[0] + 1] in LISTED:  # ``zeros(2, 3)``
+            name = f"{names[numbers[0]]}[{first - numbers[0]}]"
     else:
         name = first
     return name + "".join(f"[{at!r}]" for at in inner)
@@ -61,6 +64,9 @@ def _list_names(function: Callable[..., Any]) -> tuple[str, ...]:
     names = [tuple(argument.name for argument in s.arguments) for s in schemas]
     return max(names, key=len, default=())
 
+
+LISTED: Final = {("size",), ("shape",), ("dims",), ("repeats",)}
+"""Arguments that may be given as several numbers."""
 
 MAX_VALUES: Final = 100_000
 """A larger operand is not made on the CPU."""
@@ -382,7 +388,10 @@ class Probe:
         )
         found |= {total // rest for total in totals if rest and total % rest == 0}
         if not variable.is_size:  # what the others may have to divide, as heads a width
-            found |= {n for other in known for n in _list_near_ratios(value, other)}
+            found |= {n for other in known for n in list_near_ratios(value, other)}
+        else:  # the channels that ``pixel_shuffle`` makes pixels of
+            factors = {n for v, n in self.values.items() if not v.is_size and n > 1}
+            found |= {n * n * times for n in factors for times in FEW}
         least = 1
         if not (variable.is_size or self._is_made):
             found |= {-2, -1, 0}
@@ -390,7 +399,10 @@ class Probe:
         return sorted(n for n in found if n >= least and n != value)[:MAX_CANDIDATES]
 
 
-def _list_near_ratios(value: int, other: int) -> Iterator[int]:
+FEW: Final = (1, 2, 3, 4)
+
+
+def list_near_ratios(value: int, other: int) -> Iterator[int]:
     """Yield the divisors or multiples of another number that are nearest to a value."""
     if 1 < other < value and value % other:
         yield from (value - value % other, value - value % other + other)

@@ -431,6 +431,8 @@ def find_value_range(failed: FailedCall) -> ValueRange | None:
         for dim, size in enumerate(geometry.shape)
         if size == high + 1 and are_floats[number]
     ]
+    if not (named or limits):  # a matrix that cannot be inverted
+        return None
     rule = f"{name}{shown}: 0 to {high} are allowed"
     if is_class_loss(failed):
         limits = [limit for limit in limits if limit.at == 1] or limits[-1:]

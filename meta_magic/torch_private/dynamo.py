@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import cache
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any, Final
 
 import torch
@@ -86,4 +86,5 @@ def leave_dynamo_out() -> None:
         empty: Any = ModuleType(DYNAMO)
         empty.disable = lambda function, *_, **__: function
         empty.set_stance = lambda *_, **__: nullcontext()
+        empty.compiled_autograd = SimpleNamespace(_disable=nullcontext)  # of func.grad
         sys.modules[DYNAMO] = torch._dynamo = empty

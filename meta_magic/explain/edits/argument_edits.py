@@ -73,6 +73,28 @@ DIMS: Final = frozenset(
 )
 """Functions whose integers are dimensions."""
 
+SUGGESTED: Final = re.compile(r"(\w+)=(True|False|None)\b")
+"""An argument in a message, as in "You can pass `enforce_sorted=False`"."""
+
+UNEQUAL: Final = "stack expects each tensor to be equal size"
+PAD: Final = "torch.nn.utils.rnn.pad_sequence"
+IF_MANY: Final = "if torch.is_tensor(one[0]) and one[0].dim() else torch.tensor(one)"
+COLLATE: Final = "collate_fn=lambda items: {}"
+COLLATED: Final = (
+    COLLATE.format(f"{PAD}(items, batch_first=True)"),
+    COLLATE.format(f"[{PAD}(one, batch_first=True) {IF_MANY} for one in zip(*items)]"),
+)
+"""Part of the message if the items of a batch differ in size, and what pads them."""
+
+OTHER_TYPE: Final = re.compile(
+    r"^TypeError: \w+ is not an? \w+$|must be (an? )?\w+, not "
+)
+"""Messages of a call that is given an object of another type."""
+
+MAX_OTHERS: Final = 6
+
+MAPPED: Final = "vmap: Expected all tensors to have the same size in the mapped dim"
+
 OF_ONE: Final = "more than 1 value per channel"
 """Part of the message of a norm that is given one value."""
 
@@ -112,7 +134,7 @@ MODULES: Final = (
 
 FLAGS: Final = frozenset({"keepdim", "batch_first", "inplace", "bidirectional"})
 ADD_COST, DIM_COST, DROP_COST, RENAME_COST = 0.6, 0.8, 0.8, 0.7
-SURE_COST = 0.1
+SURE_COST, COLLATE_COST = 0.1, -0.3
 MAX_EQUATIONS, N_EQUATIONS = 500, 6
 SWAP_COST, MIXED_COST, FREE_COST, FLAG_COST = 1.0, 0.5, 0.8, 1.0
 
@@ -134,6 +156,10 @@ def edit_arguments(situation: Situation) -> Iterator[Edit]:
             yield from _complete_order(situation, called, far)
         if called.name == "einsum" and called.node.lineno in situation.lines[:1]:
             yield from _turn_letters(situation, called.node, far)
+        if MAPPED in situation.error and called.name == "vmap":
+            yield from _map_fewer(program, called.node)
+    yield from _swap_factors(situation)
+    yield from _pass_others(situation)
 
 
 def _add_arguments(situation: Situation, called: Called, far: float) -> Iterator[Edit]:
@@ -144,12 +170,15 @@ def _add_arguments(situation: Situation, called: Called, far: float) -> Iterator
     if situation.is_of_dtypes and called.name in FACTORIES:
         has_fractions = any(map(is_fraction, ast.walk(called.node)))
         texts += DTYPES[:1] if has_fractions else DTYPES
-    if called.name == "DataLoader" and OF_ONE in error:
-        texts = ("drop_last=True",)
+    if called.name == "DataLoader" and (OF_ONE in error or UNEQUAL in error):
+        texts = ("drop_last=True",) if OF_ONE in error else COLLATED
+    suggested = SUGGESTED.search(error)
+    if suggested and called.name in error:
+        texts = (suggested[0], *texts)
     for at, text in enumerate(texts):
         name = text.partition("=")[0]
         if name not in given and not _is_given(program, called, name):
-            cost = ADD_COST + far + 0.2 * at
+            cost = (COLLATE_COST if text in COLLATED else ADD_COST + far) + 0.2 * at
             yield from program.add_argument(called.node, text, cost)
     for keyword in called.node.keywords:
         value = keyword.value
@@ -158,6 +187,62 @@ def _add_arguments(situation: Situation, called: Called, far: float) -> Iterator
             is_named = keyword.arg in error.replace("-", "")
             cost = (SURE_COST if is_named and value.value else FLAG_COST) + far
             yield from program.replace(value, other, cost)
+
+
+def _map_fewer(program: SourceText, node: ast.Call) -> Iterator[Edit]:
+    """Yield edits with which ``vmap`` does not map one of its function's arguments.
+
+    The likeliest are dictionaries of parameters, which come first, and the last one.
+    """
+    outer = next(program.walk_up(node), None)
+    given = {keyword.arg: keyword.value for keyword in node.keywords}.get("in_dims")
+    own = getattr(given, "elts", [])
+    args = outer.args if isinstance(outer, ast.Call) and outer.func is node else own
+    dims = [program.read(one) for one in own] or ["0"] * len(args)
+    for at in range(len(dims)):
+        text = f"({', '.join([*dims[:at], 'None', *dims[at + 1 :]])})"
+        cost = ADD_COST + (0 if at in (0, len(dims) - 1) else 0.2)
+        if given is None:
+            yield from program.add_argument(node, f"in_dims={text}", cost)
+        else:
+            yield from program.replace(given, text, cost)
+
+
+def _pass_others(situation: Situation) -> Iterator[Edit]:
+    """Yield edits that pass another variable, as ``optimizer`` and not ``model``."""
+    program = situation.program
+    if not OTHER_TYPE.search(situation.error):
+        return
+    made = program.find(ast.Assign)
+    for called in program.calls:
+        for arg in called.node.args if situation.is_failed(called.node) else ():
+            scope, before = program.find_scope(arg), called.node.lineno
+            names = [
+                target.id
+                for one in made
+                if one.lineno < before and program.find_scope(one) == scope
+                for target in one.targets
+                if isinstance(target, ast.Name) and target.id != program.read(arg)
+            ]
+            for at, name in enumerate([*dict.fromkeys(reversed(names))][:MAX_OTHERS]):
+                cost = ADD_COST + 0.05 * at
+                yield from program.replace(arg, name, cost)
+
+
+def _swap_factors(situation: Situation) -> Iterator[Edit]:
+    """Yield edits that exchange factors of matrix products: ``x @ b @ a``."""
+    program = situation.program
+    for node in situation.find_near(ast.BinOp):
+        if isinstance(node.op, ast.MatMult):
+            left = node.left
+            is_chain = isinstance(left, ast.BinOp) and isinstance(left.op, ast.MatMult)
+            first = left.right if isinstance(left, ast.BinOp) and is_chain else left
+            edits = (
+                *program.replace(first, program.read(node.right), 0),
+                *program.replace(node.right, program.read(first), 0),
+            )
+            cost = MIXED_COST if is_chain else SWAP_COST
+            yield join_edits(edits, cost + situation.weigh(node))
 
 
 def is_fraction(node: ast.AST) -> bool:

@@ -27,6 +27,7 @@ from meta_magic.explain.edits.program_text import (
     span_of,
 )
 from meta_magic.explain.edits.situations import Situation
+from meta_magic.explain.probing import list_near_ratios
 from meta_magic.explain.refused_sizes import solve
 
 Pair: TypeAlias = tuple[int, int]
@@ -66,6 +67,9 @@ MAX_NUMBERS: Final = 6
 
 NUMBER: Final = re.compile(r"(?<![\w.])\d+(?![\w.]|\.\d)")
 SHAPE: Final = re.compile(r"[(\[](\d+(?:, \d+)+)[)\]]")
+DIVIDED: Final = re.compile(r"divi(sible|de)|multiple of")
+"""Part of messages about a width that heads must divide."""
+
 MAX_NAMES: Final = 2
 MIN_FACTORS: Final = 2
 
@@ -123,6 +127,9 @@ def _weigh_pairs(situation: Situation) -> Iterator[tuple[Pair, float]]:
     named = [int(number) for number in NUMBER.findall(situation.error)]
     named = [] if aligned else named
     numbers = [*dict.fromkeys(named)][:MAX_NUMBERS]
+    is_ratio = bool(DIVIDED.search(situation.error)) and not accepted
+    for one, other in permutations(numbers, 2) if is_ratio else ():
+        yield from (((one, n), 0) for n in list_near_ratios(one, other))
     for pair in permutations(numbers, 2):
         if pair not in accepted:
             is_small = pair[0] <= MAX_SMALL and bool(accepted)

@@ -59,10 +59,17 @@ BACK: Final = 0.3
 ALIKE: Final = 0.2
 """The cost of changing other tensors of a formula as well."""
 
+ALIGNED: Final = 0.9
+"""How much less new last dimensions cost if the others are the first of an operand, as
+of weights of rows; and a cut of a table of positions."""
+
 MAX_WRITTEN: Final = 2
 
 LEAVING_OUT: Final = re.compile(r"\{\}\[(?!.*None)|mean|interpolate")
 """Part of changes that keep only some of the elements."""
+
+TABLE: Final = re.compile(r"{}\[:, :[\w.]+\.shape\[1\]\]$")
+"""A cut of dimension 1 alone."""
 
 UNDONE: Final = re.compile(
     r"{}(\.T|\.transpose\([^)]*\)|\.unsqueeze\((\d)\)|\.permute\(([^)]*)\))"
@@ -78,7 +85,9 @@ def edit_operands(situation: Situation) -> Iterator[Edit]:
         change = _change_operand if is_one else _change_both
         edits = change(situation, accepting, extra)
         is_lossy = any(
-            LEAVING_OUT.search(text) and not _is_mask(situation, number, text)
+            LEAVING_OUT.search(text)
+            and not _is_mask(situation, number, text)
+            and not _is_table(situation, number, text)
             for number, text in accepting.changes
         )
         yield from mark_lossy(edits) if is_lossy else edits
@@ -98,6 +107,8 @@ def _change_operand(
         for wrong, right in situation.accepted.numbers
     ):
         cost -= ELSEWHERE
+    if _is_table(situation, number, text) or _is_aligned(situation, number, text):
+        cost -= ALIGNED
     is_back = bool(_undo(text)) and (accepting.keeps_shape or "squeeze" in text)
     for node in islice(situation.find_operand(number), MAX_WRITTEN):
         at = cost + situation.weigh(node)
@@ -106,6 +117,39 @@ def _change_operand(
         )
         yield from _turn_back(situation, node, text, at + (0 if is_back else BACK))
         yield from _change_alike(situation, node, text, at + ALIKE)
+        yield from _change_source(situation, node, text, at + ALIKE)
+
+
+def _change_source(
+    situation: Situation, node: ast.expr, text: str, cost: float
+) -> Iterator[Edit]:
+    """Yield the edit that changes ``a = table[t]``, if ``a.sqrt()`` is an operand."""
+    names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    scope = situation.program.find_scope(node)
+    for made in situation.find_near(ast.Assign) if names != {ast.unparse(node)} else ():
+        is_near = situation.program.find_scope(made) == scope
+        if is_near and ast.unparse(made.targets[0]) in names:
+            yield from situation.program.extend(made.value, text, cost)
+
+
+def _is_aligned(situation: Situation, number: int, text: str) -> bool:
+    """Whether a change adds last dimensions to the first sizes of another operand."""
+    shapes = [operand.geometry.shape for operand in situation.call.operands]
+    own = shapes[number]
+    is_last = text == f"{{}}.unsqueeze({len(own)})" or "[..., None" in text
+    longer = [one for one in shapes if any(size > 1 for size in one[len(own) :])]
+    return is_last and len(own) > 0 and any(one[: len(own)] == own for one in longer)
+
+
+def _is_table(situation: Situation, number: int, text: str) -> bool:
+    """Whether a change cuts positions of a parameter or a buffer: no data is lost."""
+    operand = situation.call.operands[number]
+    is_held = operand.name.startswith("self.")
+    return (
+        is_held
+        and operand.geometry.shape[:1] == (1,)
+        and TABLE.search(text) is not None
+    )
 
 
 def _is_mask(situation: Situation, number: int, text: str) -> bool:

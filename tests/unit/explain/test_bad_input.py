@@ -128,6 +128,10 @@ def test_an_end_that_no_operand_is_to_blame_for_is_not_explained(ending):
     assert trace.explanation is None
 
 
+def test_a_matrix_that_has_no_inverse_has_no_rule_of_indexes():
+    assert explain("import torch\ntorch.linalg.inv(torch.zeros(3, 3))").rules == ()
+
+
 def test_a_call_that_ends_the_process_is_refused():
     def call(x):
         if x.shape[0] != 4:

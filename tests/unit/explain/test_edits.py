@@ -305,6 +305,12 @@ def test_numbers_in_an_error_are_tried():
     assert "torch.zeros(2 * layers, 3, 8)" in made
 
 
+def test_a_width_that_heads_must_divide_becomes_the_nearest_such_width():
+    error = "ValueError: width 100 must be divisible by the number of heads, 12"
+    made = edit(edit_numbers, "f(100, 12)", error=error)
+    assert {"f(96, 12)", "f(108, 12)", "f(100, 10)", "f(100, 20)"} <= {*made}
+
+
 def test_an_argument_of_the_users_own_class_may_be_scaled():
     text = "class Net: pass\nnet = Net(512, grid=16)\nnet(x)"
     assert "net = Net(512, grid=32)" in edit_pairs(text, (32, 64), line=3)

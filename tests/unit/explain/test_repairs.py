@@ -331,6 +331,22 @@ Net()(torch.ones(4, 3))
 """
 
 
+def test_a_loop_of_no_steps_does_not_pass_the_failed_call():
+    found = explain(
+        "import torch\nfor i in range(0, 6, 2):\n    torch.ones(3, 2) @ torch.ones(3)"
+    )
+    assert found.repairs
+    assert not any("range" in one.after for one in found.repairs)
+
+
+def test_channels_are_those_that_make_whole_pixels():
+    found = explain(
+        "import torch\nx = torch.ones(1, 3 * 2 ** 2, 4, 4)\n"
+        "y = torch.nn.functional.pixel_shuffle(x, 3)"
+    )
+    assert "x = torch.ones(1, 3 * 3 ** 2, 4, 4)" in [r.after for r in found.repairs]
+
+
 @pytest.mark.parametrize(
     ("text", "after"),
     [
@@ -365,6 +381,61 @@ Net()(torch.ones(4, 3))
                 "w = w.masked_fill(tril == 0, -1e9)"
             ),
             "w = w.masked_fill((tril == 0)[:w.shape[1], :w.shape[2]], -1e9)",
+        ),
+        ("w, h = torch.rand(20), torch.ones(20, 4)\nh * w", "h * w.unsqueeze(1)"),
+        (
+            (
+                "a = torch.rand(50)[torch.arange(6)]\nx = torch.ones(6, 3, 8, 9)\n"
+                "y = a.sqrt() * x + (1 - a).sqrt() * x"
+            ),
+            "a = torch.rand(50)[torch.arange(6)][..., None, None, None]",
+        ),
+        (
+            "a, b, x = torch.ones(3, 4), torch.ones(4, 6), torch.ones(2, 3)\nx @ b @ a",
+            "x @ a @ b",
+        ),
+        (
+            (
+                "x, n = torch.ones(2, 5, 3), torch.tensor([2, 5])\n"
+                "nn.utils.rnn.pack_padded_sequence(x, n, True)"
+            ),
+            "nn.utils.rnn.pack_padded_sequence(x, n, True, enforce_sorted=False)",
+        ),
+        (
+            (
+                "f = torch.func.grad(lambda p, x: (p * x).sum())\n"
+                "p, x = torch.ones(3), torch.ones(5, 3)\ntorch.vmap(f)(p, x)"
+            ),
+            "torch.vmap(f, in_dims=(None, 0))(p, x)",
+        ),
+        (
+            (
+                "net = nn.Linear(2, 3)\nopt = torch.optim.SGD(net.parameters(), 0.1)\n"
+                "torch.optim.lr_scheduler.StepLR(net, 3)"
+            ),
+            "torch.optim.lr_scheduler.StepLR(opt, 3)",
+        ),
+        (
+            (
+                "class Net(nn.Module):\n"
+                "    def __init__(self):\n"
+                "        super().__init__()\n"
+                "        self.pos = nn.Parameter(torch.zeros(1, 64, 8))\n"
+                "    def forward(self, x):\n"
+                "        return x + self.pos\n"
+                "Net()(torch.ones(2, 20, 8))"
+            ),
+            "return x + self.pos[:, :x.shape[1]]",
+        ),
+        (
+            (
+                "items = [torch.ones(n, 3) for n in (4, 2)]\n"
+                "batches = torch.utils.data.DataLoader(items, 2)\nnext(iter(batches))"
+            ),
+            (
+                "batches = torch.utils.data.DataLoader(items, 2, collate_fn=lambda items: "
+                "torch.nn.utils.rnn.pad_sequence(items, batch_first=True))"
+            ),
         ),
         (
             NET.format(start="", name="forward"),
