@@ -83,6 +83,7 @@ class EditableBlock:
         first_line: The number of the first line that was typed.
         lines: Lines that may be edited: the user typed them, and they run again.
         frames: The lines of its file on the way to the failed call, outermost first.
+        failed_line: The last of them, if torch was called there.
     """
 
     rerun: Rerun
@@ -92,6 +93,7 @@ class EditableBlock:
     lines: frozenset[int]
     seconds: float
     frames: tuple[SourcePosition, ...] = ()
+    failed_line: int | None = None
 
     @cached_property
     def program(self) -> SourceText:
@@ -132,7 +134,11 @@ def find_block(trace: Trace) -> EditableBlock | None:
         text, typed, first = rerun.text, trace.source, trace.cell.first_line
         now, each = text.split("\n"), enumerate(typed.split("\n"), first)
         lines = frozenset(at for at, line in each if now[at - 1 : at] == [line])
-    return EditableBlock(rerun, text, typed, first, lines, trace.seconds, frames)
+    line = frames[-1].line if frames else None
+    failed_line = line if line in _list_lines(trace, rerun) else None
+    return EditableBlock(
+        rerun, text, typed, first, lines, trace.seconds, frames, failed_line
+    )
 
 
 def _find_lines(rerun: Rerun) -> frozenset[int]:
@@ -343,12 +349,13 @@ def _has_passed(block: EditableBlock, edit: Edit, trace: Trace) -> bool:
 
     A loop of no steps does not.
     """
-    last = block.frames[-1] if block.frames else None
-    if last is None or last.line in edit.lines:
-        return True
-    return any(
-        (at.file, at.line) == (last.file, last.line) for at in trace.program.positions
-    )
+    line = block.failed_line
+    return line is None or line in edit.lines or line in _list_lines(trace, block.rerun)
+
+
+def _list_lines(trace: Trace, rerun: Rerun) -> set[int]:
+    """Return the lines of a block's file that called torch."""
+    return {at.line for at in trace.program.positions if at.file == rerun.file}
 
 
 def is_whole(one: Ended) -> bool:

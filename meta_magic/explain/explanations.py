@@ -31,7 +31,7 @@ MAX_CALLERS: Final = 4
 MAX_CHAINS: Final = 2
 
 MAX_CHAIN: Final = 5
-"""Lines of one chain."""
+"""Lines of one chain; the last one of a longer one is a number that was written."""
 
 LEAST: Final = (
     ("chains", 6),
@@ -167,9 +167,15 @@ def _walk_chains(lineages: Sequence[Lineage]) -> Iterator[str]:
     for lineage in lineages[:MAX_CHAINS]:
         first, *rest = lineage.lines
         yield f"  why {first}"
-        yield from (f"    {line}" for line in rest[: MAX_CHAIN - 1])
-        if len(rest) >= MAX_CHAIN:
-            yield "      ..."
+        if len(rest) < MAX_CHAIN:
+            yield from (f"    {line}" for line in rest)
+            continue
+        yield from (f"    {line}" for line in rest[: MAX_CHAIN - 2])
+        yield "      ..."
+        steps = [step for _, step, _ in lineage.walk()][1:]
+        left = [*zip(rest, steps, strict=False)][MAX_CHAIN - 2 :]
+        written = [line for line, step in left if step.is_written]
+        yield from (f"      {line.strip()}" for line in written[:1])
 
 
 def walk_repairs(explanation: Explanation) -> Iterator[str]:

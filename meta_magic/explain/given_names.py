@@ -41,6 +41,14 @@ MAX_BACK: Final = 1000
 """How many calls back the maker of an operand is looked for."""
 
 
+def _find_module(trace: Trace) -> str:
+    """Return the path of the module in which the failed call was made, in its root."""
+    call = trace.ops[-1] if len(trace.ops) else None
+    if call is None or not call.raised or call.module_call is None:
+        return ""
+    return trace.module_calls[call.module_call].module
+
+
 def describe_module(trace: Trace) -> str:
     """Return class and name of the module in which the failed call was made."""
     call = trace.ops[-1] if len(trace.ops) else None
@@ -59,10 +67,12 @@ def name_operands(trace: Trace, failed: FailedCall) -> FailedCall:
     """
     at = failed.frames[-1] if failed.frames else None
     is_alone = failed.function is Tensor.__bool__
+    running = f"{_find_module(trace)}."
     operands = []
     for operand in failed.operands:
         made = find_maker(trace, operand.tensor)
         module = "" if made is None else made.module or ""
+        module = "" if running.startswith(f"{module}.") else module  # no result yet
         if made is not None and module and made.root is not None:  # ``model.layers[0]``
             root = trace.modules[made.root]
             module = NUMBER.sub(r"[\1]", f"{root.name or root.class_name}.{module}")

@@ -220,7 +220,8 @@ def _find_cast_rules(probe: Probe) -> Iterator[str]:
 def _find_form_rules(probe: Probe) -> Iterator[str]:
     """Yield which other form of an operand is accepted, such as ``x.unsqueeze(0)``."""
     for number, operand in enumerate(probe.call.operands):
-        for change in list_accepted_forms(probe, number)[:1]:
+        is_named = operand.name != UNNAMED
+        for change in list_accepted_forms(probe, number)[:1] if is_named else ():
             returned = probe.run(changes={number: change}) or ()
             gives = f", and gives {returned[0]}" if returned else ""
             yield f"{_write(change, operand)} is accepted{gives}"

@@ -429,11 +429,11 @@ def test_channels_are_those_that_make_whole_pixels():
         ),
         (
             (
-                "items = [torch.ones(n, 3) for n in (4, 2)]\n"
-                "batches = torch.utils.data.DataLoader(items, 2)\nnext(iter(batches))"
+                "x = [torch.ones(n, 3) for n in (4, 2)]\n"
+                "loader = torch.utils.data.DataLoader(x, 2)\nnext(iter(loader))"
             ),
             (
-                "batches = torch.utils.data.DataLoader(items, 2, collate_fn=lambda items: "
+                "loader = torch.utils.data.DataLoader(x, 2, collate_fn=lambda items: "
                 "torch.nn.utils.rnn.pad_sequence(items, batch_first=True))"
             ),
         ),
