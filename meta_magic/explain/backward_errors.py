@@ -307,6 +307,7 @@ def _edit_cuts(program: SourceText, line: int | None) -> Iterator[Edit]:
         if called.name == "requires_grad_" and called.node.args:
             yield from program.replace(called.node.args[0], "True", cost)
     yield from _edit_steps(program, line)
+    yield from _score_classes(program, line)
 
 
 def _edit_steps(program: SourceText, line: int | None) -> Iterator[Edit]:
@@ -328,6 +329,25 @@ def _edit_steps(program: SourceText, line: int | None) -> Iterator[Edit]:
             yield from program.replace(compared, text, AT_LINE)
             if isinstance(around, ast.Attribute) and isinstance(cast, ast.Call):
                 yield from program.replace(cast, text, AT_LINE)
+
+
+def _score_classes(program: SourceText, line: int | None) -> Iterator[Edit]:
+    """Yield losses of scores, where one of their ``argmax`` has no gradient."""
+    scores = {
+        ast.unparse(node.targets[0]): program.read(called.owner)
+        for node in program.find(ast.Assign)
+        for called in program.calls
+        if called.node is node.value and called.owner and called.name == "argmax"
+        if node.lineno == line
+    }
+    for called in program.calls:
+        args = [ast.unparse(arg).removesuffix(".float()") for arg in called.node.args]
+        if len(args) > 1 and args[0] in scores:
+            text = f"{CLASS_LOSS}({scores[args[0]]}, {args[1]})"
+            yield from program.replace(called.node, text, BETWEEN)
+
+
+CLASS_LOSS: Final = "torch.nn.functional.cross_entropy"
 
 
 def _retain_graphs(program: SourceText, line: int | None) -> Iterator[Edit]:

@@ -46,7 +46,7 @@ def _find_module(trace: Trace) -> str:
     call = trace.ops[-1] if len(trace.ops) else None
     if call is None or not call.raised or call.module_call is None:
         return ""
-    return trace.module_calls[call.module_call].module
+    return trace.module_calls[call.module_call].module or ""
 
 
 def describe_module(trace: Trace) -> str:

@@ -23,6 +23,16 @@ class Classifier(nn.Module):
         return self.fc(x)
 
 
+class Masked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
+
+    def forward(self, x):
+        mask = (x[..., 0] == 0).T
+        return self.layer(x, src_key_padding_mask=mask)
+
+
 def explain(run):
     """Return what is said of a function that fails."""
     with pytest.raises(Exception), record() as trace:  # noqa: B017, PT011  torch's
@@ -55,6 +65,21 @@ def test_a_call_is_shown_with_the_name_that_it_alone_is_assigned_to():
 
     assert explain(run).expression.startswith("whole = torch.stack([")
     assert explain(run_part).expression == "torch.ones(2) @ torch.ones(3)"
+
+
+def test_a_long_chain_ends_with_the_number_that_was_written():
+    found = record_cell(
+        "import torch\nx = torch.ones(1, 3, 100, 100)\nfor _ in range(4):\n"
+        "    x = torch.nn.functional.max_pool2d(x, 2)\nx @ torch.ones(5, 2)",
+        "<failed cell>",
+    ).explanation
+    written = "      100 = in torch.ones(1, 3, 100, 100), written (line 2)"
+    assert found.text.split("\n      ...\n")[1].startswith(written)
+
+
+def test_a_module_that_still_runs_has_returned_nothing():
+    found = explain(lambda _: Masked()(torch.ones(6, 21, 8)))
+    assert not any("returned" in one.name for one in found.given)
 
 
 def test_a_module_that_checks_its_input_itself_has_its_operands():
