@@ -9,7 +9,7 @@ the same way.
 
 import linecache
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,9 +18,13 @@ from typing import Final
 
 from torch import Tensor
 
-from meta_magic.children import NO_ANSWER, Child, ask_child, can_fork
+from meta_magic.children import NO_ANSWER, Child, Inbox, ask_child, can_fork
 from meta_magic.errors import TrialError
-from meta_magic.explain.explanations import Explanation, explain_alone
+from meta_magic.explain.explanations import (
+    Explanation,
+    explain_alone,
+    explain_in_steps,
+)
 from meta_magic.explain.lineage.lineage_records import Lineage, LineageStep
 from meta_magic.explain.lineage.why import why as why_alone
 from meta_magic.explain.repairs import Repair
@@ -60,17 +64,27 @@ LINE: Final = re.compile(r"(?<!, )\bline (\d+)\b")
 
 def explain(trace: Trace) -> Explanation | None:
     """Return why a trace's block failed; None if it did not."""
+    *_, found = None, *walk_steps(trace)
+    return found
+
+
+def walk_steps(trace: Trace) -> Iterator[Explanation]:
+    """Yield why a trace's block failed as it becomes known, the whole of it last."""
     if trace.error is None or trace.failed is None:
-        return None
-    found = explain_slice(trace)
-    limits = "" if found is None else found.taken
-    if found is None:
-        found, limits = explain_alone(trace, trace.failed), describe_alone(trace)
+        return
     files = {at.file for at in trace.failed.frames}
     edited = ", ".join(shorten_path(file) for file in sorted(find_edited(files)))
     note = f"edited since it was imported, so other lines ran: {edited}"
-    limits = "; ".join(filter(None, (limits, note if edited else "")))
-    return replace(found, taken=limits)
+    notes = [note] if edited else []
+    is_whole = yield from _walk_slice(trace, notes)
+    if not is_whole:
+        taken = _join_notes(describe_alone(trace), *notes)
+        for found in explain_in_steps(trace, trace.failed):
+            yield replace(found, taken=taken)
+
+
+def _join_notes(*notes: str) -> str:
+    return "; ".join(filter(None, notes))
 
 
 class PendingExplanation:
@@ -94,25 +108,39 @@ class PendingExplanation:
             self._child.end()
 
 
-def explain_slice(trace: Trace) -> Explanation | None:
-    """Return why a block failed, by the cells and files that it rests on.
+def _walk_slice(
+    trace: Trace, notes: Sequence[str]
+) -> Generator[Explanation, None, bool]:
+    """Yield why a block failed, by what it rests on; return whether that is all of it.
 
-    None where it rests on none, or where they do not fail in the same way when they run
-    again.
+    Nothing where it rests on no other cell, or where those do not fail in the same way
+    when they run again.
     """
-    try:
+    with suppress(Exception, KeyboardInterrupt):  # never instead of the user's error
         joined = join_slice(trace) if can_fork() else None
         if joined is None:
-            return None
-        is_alike = partial(_fails_alike, trace, joined)
-        asked = partial(explain_text, joined.rerun, joined.typed, is_alike)
-        found = ask_child(asked, SECONDS, PATIENCE)
-        has_answer = found is not NO_ANSWER and found is not None
-        return translate(found, joined, trace) if has_answer else None
-    except Exception:  # noqa: BLE001  never instead of the user's own error
-        return None
-    except KeyboardInterrupt:
-        return None
+            return False
+        asked = partial(_answer_in_steps, joined, partial(_fails_alike, trace, joined))
+        with Child(asked, SECONDS) as child:
+            while (found := child.read(PATIENCE)) is not NO_ANSWER:
+                if found is None:
+                    return True
+                found = translate(found, joined, trace)
+                yield replace(found, taken=_join_notes(found.taken, *notes))
+                child.send(None)
+    return False
+
+
+def _answer_in_steps(
+    joined: Slice, is_wanted: Callable[[Trace], bool]
+) -> Generator[Explanation | None, Inbox, None]:
+    """Record a slice, and yield why it fails, then None; runs in a child."""
+    again = _record_text(joined.rerun, joined.typed, is_wanted)
+    if again is not None and again.failed is not None:
+        for found in explain_in_steps(again, again.failed):
+            inbox = yield found
+            inbox.read()
+        yield None
 
 
 def why(trace: Trace, tensor: Tensor | TensorMetadata, dim: int) -> Lineage:
@@ -127,10 +155,17 @@ def why(trace: Trace, tensor: Tensor | TensorMetadata, dim: int) -> Lineage:
     return why_alone(trace, tensor, dim)
 
 
-def explain_text(
-    rerun: Rerun, typed: str, is_wanted: Callable[[Trace], bool] = lambda _: True
-) -> Explanation | None:
+def _explain_text(rerun: Rerun, typed: str) -> Explanation | None:
     """Record a text, and return why it fails; runs in a child."""
+    again = _record_text(rerun, typed)
+    failed = None if again is None else again.failed
+    return explain_alone(again, failed) if again and failed else None
+
+
+def _record_text(
+    rerun: Rerun, typed: str, is_wanted: Callable[[Trace], bool] = lambda _: True
+) -> Trace | None:
+    """Record a text in a sandbox; None if it does not fail as it should."""
     leave_dynamo_out()
     refused, text = enter_sandbox(), str(rerun.text)
     lines = text.splitlines(keepends=True)
@@ -140,7 +175,7 @@ def explain_text(
     if refused or again.failed is None or not is_wanted(again):
         return None
     source = CellSource(text=typed, file=rerun.file)
-    return explain_alone(replace(again, rerun=rerun, cell=source), again.failed)
+    return replace(again, rerun=rerun, cell=source)
 
 
 def explain_later(trace: Trace, first: Explanation) -> Iterator[Explanation]:
@@ -160,7 +195,7 @@ def explain_later(trace: Trace, first: Explanation) -> Iterator[Explanation]:
             lines[line - 1] = after
         text = "\n".join(lines)
         rerun = replace(rerun, text=text)
-        asked = partial(explain_text, rerun, text)
+        asked = partial(_explain_text, rerun, text)
         answered = ask_child(asked, SECONDS_OF_LATER, PATIENCE)
         if answered is NO_ANSWER or answered is None:
             return

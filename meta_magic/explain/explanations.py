@@ -202,6 +202,15 @@ def walk_repairs(explanation: Explanation) -> Iterator[str]:
 
 def explain_alone(trace: Trace, failed: FailedCall) -> Explanation:
     """Return why a block failed, without the cells before it."""
+    *_, found = explain_in_steps(trace, failed)
+    return found
+
+
+def explain_in_steps(trace: Trace, failed: FailedCall) -> Iterator[Explanation]:
+    """Yield why a block failed: without repairs, as these take longer; then with them.
+
+    What has no repairs is yielded once.
+    """
     files = [frame.file for frame in failed.frames]  # from the cell on, if it is there
     first = files.index(trace.cell.file) if trace.cell.file in files else 0
     frames = failed.frames[first:]
@@ -217,14 +226,15 @@ def explain_alone(trace: Trace, failed: FailedCall) -> Explanation:
         is_of_torch=failed.is_of_torch,
     )
     if _is_of_python(found.error):
-        return found
+        yield found
+        return
     try:
-        return _add_cause(trace, name_operands(trace, failed), found)
+        yield from _add_cause(trace, name_operands(trace, failed), found)
     except Exception as error:  # noqa: BLE001  never instead of the user's own
         rule = f"This could not be explained: {type(error).__name__}: {error}"
-        return replace(found, rules=(rule.partition("\n")[0],))
+        yield replace(found, rules=(rule.partition("\n")[0],))
     except KeyboardInterrupt:
-        return replace(found, rules=("This was interrupted while it was explained.",))
+        yield replace(found, rules=("This was interrupted while it was explained.",))
 
 
 def _is_of_python(error: str) -> bool:
@@ -244,31 +254,37 @@ def _locate(at: SourcePosition, first: SourcePosition) -> str:
     return f"{name_cell(at.file) or shorten_path(at.file)}, line {at.line}"
 
 
-def _add_cause(trace: Trace, failed: FailedCall, found: Explanation) -> Explanation:
-    """Return an explanation with operands, rules, and repairs that were tried."""
+def _add_cause(
+    trace: Trace, failed: FailedCall, found: Explanation
+) -> Iterator[Explanation]:
+    """Yield an explanation with operands and rules; then with repairs that ran."""
     block = find_block(trace)
-    repairs: tuple[Repair, ...] = ()
-    n_tried, reason = 0, ""
     with Workers(block) as workers:
         diagnosis = diagnose(trace, failed, workers)
-        if block is not None and not diagnosis.declined:
-            edits = diagnosis.edits
-            repairs, n_tried, reason = try_edits(trace, workers, block, edits)
-    declined = diagnosis.declined if failed.function or diagnosis.rules else ""
+        declined = diagnosis.declined if failed.function or diagnosis.rules else ""
+        named = {one.name for one in failed.operands}
+        others = {one.name: one for one in diagnosis.operands}
+        found = replace(
+            found,
+            given=(
+                *failed.operands,
+                *(one for name, one in others.items() if name not in named),
+            ),
+            rules=diagnosis.rules,
+            declined=declined,
+            lineages=diagnosis.lineages,
+            made=diagnosis.made,
+            culprits=tuple(dict.fromkeys(diagnosis.lines)),
+        )
+        yield found
+        if block is None or diagnosis.declined or not diagnosis.edits:
+            return
+        repairs, n, reason = try_edits(trace, workers, block, diagnosis.edits)
     lines = (*(repair.line for repair in repairs), *diagnosis.lines)
-    named = {one.name for one in failed.operands}
-    others = {one.name: one for one in diagnosis.operands}
-    return replace(
+    yield replace(
         found,
-        given=(
-            *failed.operands,
-            *(one for name, one in others.items() if name not in named),
-        ),
-        rules=diagnosis.rules,
         repairs=repairs,
-        n_tried=n_tried,
+        n_tried=n,
         declined=declined or ("" if repairs else reason),
-        lineages=diagnosis.lineages,
-        made=diagnosis.made,
         culprits=tuple(dict.fromkeys(lines)),
     )

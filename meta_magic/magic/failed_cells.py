@@ -2,7 +2,7 @@
 
 IPython shows the traceback when the cell has ended; the line is shown after that. In a
 notebook, an empty output is made above the traceback, and the explanation is written
-into it later, so that the traceback does not wait for the explanation. In a terminal a
+into it later, step by step, so that the traceback does not wait for it. In a terminal a
 child process makes the explanation; one that takes over a second is shown below the
 traceback. Read :class:`FailedCell` first.
 """
@@ -28,7 +28,8 @@ WAIT: Final = 1.0
 """How many seconds the traceback waits for the explanation in a terminal."""
 
 LATER: Final = "looking for the cause"
-"""The beginning of an explanation in a notebook, below its first line."""
+TRYING: Final = "trying edits"
+"""The ends of an explanation in a notebook that is not whole yet."""
 
 
 class FailedCell:
@@ -77,10 +78,8 @@ class FailedCell:
         with RARE_COLLECTION:
             if self._late is not None:
                 self._show_why(partial(display, raw=True))
-            explanation = self._trace.explanation
-            if self._handle is not None and explanation is not None:
-                bundle = self._build_bundle(explanation.text)
-                self._handle.update(bundle, raw=True)
+            if self._handle is not None:
+                self._show_steps()
             if self._settings is None or self._trace.is_empty:
                 return
             settings = {
@@ -92,6 +91,19 @@ class FailedCell:
         display(outputs.bundle, raw=True)
         if outputs.live is not None:
             display(outputs.live)
+
+    def _show_steps(self) -> None:
+        """Write the explanation into its output as it becomes known."""
+        from meta_magic.explain.across_cells import walk_steps  # noqa: PLC0415  torch
+
+        found, text, shown = None, "", LATER
+        for found in walk_steps(self._trace):
+            text = found.text
+            shown = text if found.n_tried or found.declined else f"{text}\n{TRYING}"
+            self._handle.update(self._build_bundle(shown), raw=True)
+        vars(self._trace)["explanation"] = found
+        if shown != text:
+            self._handle.update(self._build_bundle(text), raw=True)
 
     def _build_bundle(self, text: str) -> dict[str, str]:
         """Return an explanation's text as a mime bundle; the report may replace it."""

@@ -45,11 +45,25 @@ def test_an_error_of_torch_does_not_wait_for_its_explanation(kernel):
     shown = list_shown(run)
     assert shown[0] == "display_data"
     assert shown[shown.index("error") + 1 :] == [
-        *("update_display_data", "display_data", "display_data")
+        *("update_display_data", "update_display_data", "display_data", "display_data")
     ]
     why = run.reports[0]["text/plain"].splitlines()
     assert why[0] == "Linear(2 -> 3) got (5,) at line 2"
     assert why[1].startswith("line 2: nn.Linear(2, 3)(torch.ones(5))")
+
+
+def test_the_rule_is_shown_before_the_repairs_that_are_tried(kernel):
+    run = kernel.run("%%meta\nnn.Linear(2, 3)(torch.ones(5))")
+    kinds = {"display_data", "update_display_data"}
+    texts = [
+        content["data"].get("text/plain", "")
+        for kind, content in run.messages
+        if kind in kinds
+    ]
+    assert "must equal" in texts[1]
+    assert "trying edits" in texts[1]
+    assert "repairs that ran" not in texts[1]
+    assert "repairs that ran" in texts[2]
 
 
 def test_an_explanation_shows_a_hostile_name_and_does_not_run_it(kernel):
