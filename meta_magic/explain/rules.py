@@ -72,13 +72,18 @@ def _list_rules(probe: Probe, error: str) -> list[str]:
     is_of_graphs = OF_GRAPHS.search(error) is not None
     detached = _find_detach_rules(probe) if is_of_graphs else []
     found = [*sizes, *(detached or _find_cast_rules(probe))]
-    return found or [
+    if found:
+        return found
+    forms = [*_find_form_rules(probe)]
+    ranks = [len(one.geometry.shape) for one in probe.call.operands]
+    is_turned = len(ranks) > len({*ranks}) == 1 and bool(forms)  # of two alike, one is
+    return [
         *(
             [*_relate_columns(probe)]
             or [*_relate_shapes(probe)]
-            or _find_rank_rules(probe)
+            or ([] if is_turned else _find_rank_rules(probe))
         ),
-        *_find_form_rules(probe),
+        *forms,
         *_find_item_rules(probe),
         *_find_class_rules(probe),
         *_find_dtype_rules(probe),

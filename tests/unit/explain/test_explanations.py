@@ -77,6 +77,12 @@ def test_a_long_chain_ends_with_the_number_that_was_written():
     assert found.text.split("\n      ...\n")[1].startswith(written)
 
 
+def test_of_tensors_with_equally_many_dimensions_no_other_number_is_asked_for():
+    rules = explain(lambda _: torch.ones(2, 2, 6, 1) @ torch.ones(2, 6, 2, 1)).rules
+    assert rules
+    assert not any("dimensions" in rule for rule in rules)
+
+
 def test_a_module_that_still_runs_has_returned_nothing():
     found = explain(lambda _: Masked()(torch.ones(6, 21, 8)))
     assert not any("returned" in one.name for one in found.given)
