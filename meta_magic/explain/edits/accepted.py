@@ -152,6 +152,10 @@ def _fit(shape: Sequence[int], other: Operand) -> Iterator[Change]:
     """Yield forms that are as large as another operand."""
     name, sizes = other.name, other.geometry.shape
     n_more = len(sizes) - len(shape)
+    if shape and sizes and sizes[-1] == 2 * shape[-1]:  # angles for half of a head
+        times = *[1] * (len(shape) - 1), 2
+        text = f"{{}}.repeat({', '.join(map(str, times))})"
+        yield Change(text, methodcaller("repeat", *times))
     larger = [
         d for d, mine in enumerate(shape) if n_more >= 0 and mine > sizes[n_more + d]
     ]

@@ -27,7 +27,7 @@ COSTS: Final = (
     (r"\.expand\(", 0.5),
     (r"\.unsqueeze\(\d\)$", 0.7),
     (r"\.reshape\(1", 0.8),
-    (r"interpolate", 0.7),
+    (r"interpolate|repeat", 0.7),
     (r"one_hot", 1.0),
     (r"\.T$|transpose\(-2|transpose\([1-9]|permute\(0", 0.5),
     (r"transpose", 0.7),
