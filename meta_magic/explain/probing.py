@@ -40,9 +40,10 @@ def name_argument(call: FailedCall, path: tuple[int | str, ...]) -> str:
     if isinstance(first, int):
         names = _list_names(call.function)
         name = names[first] if first < len(names) else f"argument {first}"
-        numbers = [at for at in range(first) if type(call.args[at]) is int]
-        if numbers and names[numbers[0] : numbers[0] + 1] in LISTED:  # ``zeros(2, 3)``
-            name = f"{names[numbers[0]]}[{first - numbers[0]}]"
+        numbers = [at for at, value in enumerate(call.args) if type(value) is int]
+        begun = names[numbers[0]] if numbers and numbers[0] < len(names) else ""
+        if len(numbers) > 1 and first in numbers and begun in LISTED:
+            name = f"{begun}[{first - numbers[0]}]"  # of ``zeros(2, 3)``
     else:
         name = first
     return name + "".join(f"[{at!r}]" for at in inner)
@@ -65,7 +66,7 @@ def _list_names(function: Callable[..., Any]) -> tuple[str, ...]:
     return max(names, key=len, default=())
 
 
-LISTED: Final = {("size",), ("shape",), ("dims",), ("repeats",)}
+LISTED: Final = frozenset({"size", "shape", "dims", "repeats"})
 """Arguments that may be given as several numbers."""
 
 MAX_VALUES: Final = 100_000

@@ -152,7 +152,7 @@ def _fit(shape: Sequence[int], other: Operand) -> Iterator[Change]:
     """Yield forms that are as large as another operand."""
     name, sizes = other.name, other.geometry.shape
     n_more = len(sizes) - len(shape)
-    if shape and sizes and sizes[-1] == 2 * shape[-1]:  # angles for half of a head
+    if len(shape) > 1 and sizes and sizes[-1] == 2 * shape[-1]:  # half of a head
         times = *[1] * (len(shape) - 1), 2
         text = f"{{}}.repeat({', '.join(map(str, times))})"
         yield Change(text, methodcaller("repeat", *times))

@@ -83,6 +83,11 @@ def test_of_tensors_with_equally_many_dimensions_no_other_number_is_asked_for():
     assert not any("dimensions" in rule for rule in rules)
 
 
+def test_each_of_several_sizes_has_its_place_as_name():
+    rules = explain(lambda _: torch.zeros(10**13, 10**10)).rules
+    assert [rule.split()[0] for rule in rules] == ["size[0]", "size[1]"]
+
+
 def test_a_module_that_still_runs_has_returned_nothing():
     found = explain(lambda _: Masked()(torch.ones(6, 21, 8)))
     assert not any("returned" in one.name for one in found.given)
