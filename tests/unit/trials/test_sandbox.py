@@ -3,11 +3,13 @@
 import ctypes
 import multiprocessing
 import os
+import tempfile
 from contextlib import suppress
 
 import numpy as np
 import pytest
 import torch
+from torch._inductor.runtime import cache_dir_utils
 
 from meta_magic import record
 from meta_magic.children import ask_child
@@ -141,6 +143,17 @@ def test_a_file_that_was_open_before_is_not_written(tmp_path):
         with pytest.raises(TrialError, match="it writes a file"):
             ask_trial(trace, count)
     assert path.read_text("utf-8") == "once"
+
+
+def test_folders_of_temporary_files_may_be_asked_for(monkeypatch, tmp_path):
+    with record() as trace:
+        tempfile.gettempdir()
+        cache_dir_utils.cache_dir()
+        torch.ones(1)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    assert ask_trial(trace, count) == 1
 
 
 @pytest.mark.parametrize("can_lock", [True, False])
