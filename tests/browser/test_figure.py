@@ -59,6 +59,18 @@ def test_a_figure_is_an_svg_and_a_pdf_of_one_page(draw):
     assert len(re.findall(rb"/Type /Page\b", printed)) == 1
 
 
+def test_a_figure_for_print_shows_one_block_of_a_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("META_MAGIC_BROWSER", CHROMIUM)
+    with record() as trace:
+        blocks = nn.Sequential(*(Block() for _ in range(5)))
+        blocks(torch.ones(3, 8))
+    svg, pdf = trace.figure(tmp_path / "flow", depth=2, style="paper")
+    texts = ["".join(one.itertext()) for one in ET.parse(svg).getroot().iter(TEXT)]
+    assert texts.count("+") == 1
+    assert sum("Block" in text for text in texts) == 1
+    assert pdf.with_suffix(".txt").read_text("utf-8").count("Linear") == 1
+
+
 def test_a_deeper_figure_shows_what_is_in_a_block(draw):
     texts, _, pdf = draw(depth=2, style="report")
     assert "+" in texts

@@ -4,6 +4,8 @@ import { decode } from "./data.js";
 import { draw, make } from "./dom.js";
 import { copy_picture } from "./flow/export.js";
 import { mount_flow } from "./flow/flow.js";
+import { walk } from "./flow/items.js";
+import { forget_layout } from "./flow/layout.js";
 import { Selection } from "./selection.js";
 import { Times } from "./times.js";
 
@@ -36,6 +38,12 @@ async function draw_figure(packed, { depth, style }) {
   document.body.append(element);
   const flow = mount_flow(element, trace, new Selection(), { depth, marks: style === "report" }, new Times(trace));
   await new Promise((resolve) => setTimeout(resolve, 100)); // it is laid out when its size is known
+  const runs = walk(flow.boxes.root).filter(({ kind, is_open, module }) => kind === "run" && is_open && module >= 0);
+  if (style === "paper" && runs.length) {
+    for (const run of runs) run.is_sample = run.items[0].is_open = true; // one block for all
+    for (const run of runs) forget_layout(run.items[0]);
+    flow.begin();
+  }
   const caption = style === "paper" ? number_boxes(flow) : "";
   const { text, width, height } = copy_picture(flow.viewport, flow.painter.content);
   document.body.replaceChildren(
