@@ -297,6 +297,8 @@ class Installation:
                     self._done.append((tensor, real))
                     self.n_installed += 1
                 for tensor, gradient in self._gradients:
+                    if gradient.dtype != tensor.dtype:
+                        tensor.grad_dtype = None  # the default is its own dtype
                     tensor.grad = gradient
             except BaseException:
                 self._undo()

@@ -224,3 +224,13 @@ def test_what_a_function_keeps_in_a_cache_is_made_real_with_the_module(maxsize):
     met.append(module(torch.full((3, 2), 2.0)).tolist())
     assert met == [tensor.tolist() for tensor in wanted]
     assert "make_table(...)" in str(report)
+
+
+def test_a_gradient_of_another_dtype_stays_the_gradient():
+    with record():
+        weight = nn.Parameter(torch.ones(3))
+        weight.sum().backward()
+        weight.data = weight.data.double()
+    materialize(weight)
+    assert (weight.dtype, weight.grad.dtype) == (torch.float64, torch.float32)
+    assert weight.grad.tolist() == [1, 1, 1]
