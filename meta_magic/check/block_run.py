@@ -39,7 +39,13 @@ from meta_magic.ranks.recorded_ranks import enter_main, find_mismatches
 from meta_magic.session.record import record
 from meta_magic.session.recording import Recording
 from meta_magic.trace.notes import CellSource
-from meta_magic.trace.options import LIMITS, N_VALUES, Options, ValueLimits
+from meta_magic.trace.options import (
+    CHECK_SECONDS,
+    LIMITS,
+    N_VALUES,
+    Options,
+    ValueLimits,
+)
 from meta_magic.trace.rerun import Rerun, list_names, make_call_rerun, make_rerun
 from meta_magic.trace.sent import SentCalls
 from meta_magic.trace.trace import Trace
@@ -56,14 +62,16 @@ def read_options(request: Request) -> Options:
     settings = {n: v for n, v in request.settings.items() if n != "ranks"}
     limits = ValueLimits(seconds=pick_seconds(request))
     try:
-        return record(limits=limits, **settings).options._replace(is_patient=True)
+        options = record(limits=limits, **settings).options
+        return options._replace(is_patient=True, is_timed=True)
     except ValueError as error:
         raise CheckError(str(error)) from None
 
 
 def pick_seconds(request: Request) -> float:
     """Return the time limit of one value, so that all end before the child's does."""
-    return min(LIMITS.seconds, request.seconds / N_VALUES)
+    most = LIMITS.seconds * max(1, request.seconds / CHECK_SECONDS)
+    return min(most, request.seconds / N_VALUES)
 
 
 def start_sandbox(request: Request) -> list[str]:

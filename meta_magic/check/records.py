@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from meta_magic.errors import CheckError
 from meta_magic.trace.expectations import Limit
+from meta_magic.trace.options import CHECK_SECONDS
 
 if TYPE_CHECKING:
     from meta_magic.designs.design import Design
@@ -114,7 +115,7 @@ class Request:
     factory: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     limits: tuple[Limit, ...] = ()
-    seconds: float = 300.0
+    seconds: float = CHECK_SECONDS
     nbytes: int | None = None
     is_sandboxed: bool = False
     depth: int | None = 1

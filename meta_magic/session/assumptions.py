@@ -12,7 +12,7 @@ they would pass for the real ones, in a checkpoint as well.
 
 import math
 from collections.abc import Iterable, Sequence
-from math import prod
+from math import ceil, prod
 from typing import Final, NamedTuple
 
 import torch
@@ -22,7 +22,7 @@ from meta_magic.recording.identities.call_sites import TakeNote
 from meta_magic.recording.rows.writers import Writers
 from meta_magic.replaying.forward_replay import ReplayColumns
 from meta_magic.replaying.value_budget import free_nbytes
-from meta_magic.trace.options import Assumed
+from meta_magic.trace.options import CHECK_SECONDS, LIMITS, N_VALUES, Assumed, Options
 from meta_magic.trace.program import HEADER
 from meta_magic.trace.sent import find_kind
 from meta_magic.trace.signature import CPU, Geometry, Signature
@@ -113,19 +113,26 @@ def guess_values(
     return Guess(0, f"values={assumed.value:g}", assumed.value)
 
 
-def advise_more(error: ValueLimitError) -> list[str]:
-    """Return which limits to raise for a value; [] if the machine cannot do it."""
+def advise_more(error: ValueLimitError, options: Options) -> list[str]:
+    """Return which limits to raise for a value; [] if that is not possible."""
     wanted = error.wanted
     is_too_large = wanted.get("nbytes", 0) > free_nbytes(CPU)
     if not wanted or is_too_large or wanted.get("seconds", 0) > LONGEST:
         return []
+    if options.is_timed:
+        seconds = wanted.get("seconds", 0)
+        share = (
+            N_VALUES if seconds <= LIMITS.seconds else CHECK_SECONDS / LIMITS.seconds
+        )
+        is_enough = [*wanted] == ["seconds"]
+        return [f"--timeout {ceil(seconds * share)}"] if is_enough else []
     amounts = {
         limit: str(n) if n < LARGE else f"{n:.2g}".replace("+0", "").replace("+", "")
         for limit, n in wanted.items()
     }
-    options = " ".join(f"--value-{limit} {n}" for limit, n in amounts.items())
+    names = " ".join(f"--value-{limit} {n}" for limit, n in amounts.items())
     settings = ", ".join(f"{limit}={n}" for limit, n in amounts.items())
-    return [f"{options} or record(limits=ValueLimits({settings}))"]
+    return [f"{names} or record(limits=ValueLimits({settings}))"]
 
 
 def advise(

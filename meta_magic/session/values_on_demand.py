@@ -303,7 +303,7 @@ class ValuesOnDemand:
             explained = type(error)(f"{text}{ADVICE}")
             explained.__dict__.update(error.__dict__)
             return explained
-        ways = [f"allow it ({way})" for way in advise_more(error)]
+        ways = [f"allow it ({way})" for way in advise_more(error, self._options)]
         (tensor, (_, ref, _)), *others = chosen
         is_mask = table.name in ASSUMABLE
         if ref is not None and not others and (is_mask or table.name in READ):

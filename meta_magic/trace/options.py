@@ -48,6 +48,9 @@ LIMITS: Final = ValueLimits()
 N_VALUES: Final = 6
 """All values of a recording may take as long as six of the most expensive ones."""
 
+CHECK_SECONDS: Final = 300.0
+"""The time limit of a check; a longer one allows values to take longer, too."""
+
 
 DeviceName: TypeAlias = Literal["cpu", "cuda", "meta"]
 DEVICES: Final[tuple[DeviceName, ...]] = ("cpu", "cuda", "meta")
@@ -93,6 +96,7 @@ class Options(NamedTuple):
         n_devices: Number of GPUs; None for as many as the code names.
         is_patient: Whether the oracle waits for the CPU's answer as long as it takes,
             so that the answer does not depend on how busy the machine is.
+        is_timed: Whether the time limit of ``meta-magic check`` limits values, too.
         peers: The processes that are recorded at the same time, if there are others.
         batch: The size of a batch whose samples must not be mixed; "" for none.
     """
@@ -105,6 +109,7 @@ class Options(NamedTuple):
     named: NamedMeaning = "plan"
     check_values: bool = False
     is_patient: bool = False
+    is_timed: bool = False
     world: World | None = None
     peers: Peers | None = None
     is_checked: bool = False

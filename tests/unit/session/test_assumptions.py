@@ -15,9 +15,13 @@ from meta_magic import (
     materialize,
     record,
 )
+from meta_magic.check.block_run import pick_seconds
+from meta_magic.check.records import Request, read_subject
 from meta_magic.errors import ValueLimitError
 from meta_magic.replaying import value_budget
+from meta_magic.session.assumptions import advise_more
 from meta_magic.trace import progress
+from meta_magic.trace.options import Options
 from meta_magic.view.payload import build_payload
 from tests.unit.eager import assert_same
 
@@ -254,6 +258,16 @@ def test_all_limits_that_are_too_low_are_named_at_once():
     assert "--value-nbytes 8e6 --value-flops 2.1e9 --value-seconds 1 or" in str(
         caught.value
     )
+
+
+def test_a_check_names_the_timeout_that_is_enough():
+    seconds = {"seconds": 20.0}
+    options = Options(is_timed=True)
+    assert advise_more(ValueLimitError("", seconds), options) == ["--timeout 600"]
+    request = Request(subject=read_subject(__file__), seconds=600)
+    assert pick_seconds(request) == seconds["seconds"]
+    more = {**seconds, "nbytes": 8}
+    assert advise_more(ValueLimitError("", more), options) == []
 
 
 def test_all_values_of_a_recording_take_six_times_as_long_at_most():
