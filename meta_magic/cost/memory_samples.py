@@ -3,8 +3,9 @@
 ``trace.fit(device, vary={"batch": ...})`` takes a :class:`Sample` at some sizes. Where
 the program makes the same calls at every size, and its storages live equally long, the
 bytes of each storage are a polynomial of the size, and so are the bytes alive after a
-call (:class:`Interpolation`). The peak is the largest of as many polynomials as there
-are calls, and may move from one to another: so each of them is interpolated.
+call (:class:`Interpolation`). There is one polynomial for each call; the
+peak is the largest of them, which at another size may be another one: so all are
+interpolated.
 """
 
 from collections.abc import Iterator, Sequence

@@ -101,7 +101,7 @@ def find_read_again(program: "Program", columns: Columns, lives: "Lives") -> Int
 def find_undecided(
     program: "Program", columns: Columns, lives: "Lives", is_known: Flags
 ) -> Integers:
-    """Return the calls of which autograd may have saved something that nothing read.
+    """Return the calls that may have saved tensors which no recorded call reads.
 
     There may be no backward pass, or it may have needed sizes alone.
     """

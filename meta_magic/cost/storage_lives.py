@@ -21,7 +21,7 @@ MAX_NUMBER_NBYTES: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Lives:
-    """Stretches: calls between which a storage has a constant number of bytes.
+    """Stretches of time: calls between which a storage has a constant number of bytes.
 
     Most storages have one stretch; one that is resized has several.
 

@@ -224,8 +224,8 @@ class Screened(NamedTuple):
 
     Attributes:
         ended: By edit how it ended.
-        is_sure: Whether it fails at the end without an edit as it did, so that no run
-            changed anything for those after it.
+        is_sure: Whether the block without an edit still fails after all runs as it did
+            before: then no run changed anything for the next one.
         seconds: The processor time that it took.
     """
 
@@ -275,7 +275,7 @@ def _run_failing(
 
     All runs are under one recording, or under none if plain torch refuses the block
     alike, which takes a third of the time. No edit is begun after the time ``end``.
-    Return why the block did not come to its end with the edits before that one.
+    Return what stopped the block with each edit that did not pass the call.
     """
     rerun, ended = block.rerun, dict[Edit, Ended]()
     recording = Recording(rerun.file, options=rerun.options, is_probe=True)

@@ -171,10 +171,10 @@ class Change(NamedTuple):
 class Probe:
     """Makes one call again with changes, and remembers each result.
 
-    The first to be asked is the first that refuses the original call: meta, the CPU, or
-    a recording, which also refuses by values, and is slow. If meta accepts a change,
-    the CPU is asked too, with zeros. Constructors check their arguments themselves, so
-    meta is enough.
+    Of meta, the CPU and a recording (which also refuses by values, and is slow), the
+    first that refuses the original call is asked about all changes. If meta accepts a
+    change, the CPU is asked too, with zeros. Constructors check their arguments
+    themselves, so meta is enough.
 
     Args:
         function: What is called.

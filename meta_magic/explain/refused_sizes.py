@@ -37,7 +37,7 @@ class Refused(NamedTuple):
 
     Attributes:
         accepted: What the call accepts instead, sizes of other operands first.
-        is_alone: Whether no other size must change with it.
+        is_alone: Whether it is enough to change this size.
         passed: The lines of calls that hand it on unchanged.
     """
 

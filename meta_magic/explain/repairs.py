@@ -41,10 +41,10 @@ MAX_REDUCED: Final = 8
 """A repair of so many changes is run without each of them: is each needed?"""
 
 MAX_OF_CHILDREN: Final = 1.5
-"""Limit of all trials: the children's processor time."""
+"""Processor seconds that all trials may take together, in the children."""
 
 MAX_SECONDS: Final = 4.0
-"""The same on the clock, for a block that sleeps; longer on a busy machine."""
+"""Seconds on the clock, for a block that sleeps; longer on a busy machine."""
 
 GROWTH: Final = 0.3
 """The highest cost of a changed number of parameters."""

@@ -1,6 +1,8 @@
 """The options of ``%%meta``, each in one record for parser, help and completion.
 
-To add one, add a row to ``OPTIONS``. The file also has the decorators of the magic.
+An option of the report is a row of ``OPTIONS`` here, read in ``run.py``. One that a
+recording must know is also an argument of ``session/record.py: record``, a field of
+``trace/options.py: Options``, and a name in ``run.py: read_options``.
 """
 
 import re

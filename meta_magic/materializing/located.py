@@ -272,7 +272,7 @@ def find_moment(
 
 
 def choose_ends(moments: Iterable[Moment]) -> dict[tuple[int, int], int]:
-    """Return an end for each recording and storage, of as few different as possible."""
+    """Return the call after which to read each storage; few, as each is a replay."""
     ends: dict[tuple[int, int], int] = {}
     latest: dict[int, int] = {}
     for moment in sorted(moments, key=lambda moment: moment.last):

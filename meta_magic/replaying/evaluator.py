@@ -118,8 +118,8 @@ class Evaluator:
     ) -> Done:
         """Replay the wanted storages, and the dependents of what that overwrites.
 
-        Later, dependents could only be computed from the beginning. If they exceed the
-        limits, only the wanted storages are made.
+        After the overwrite, dependents could only be computed by a replay from the
+        beginning. If they exceed the limits, only the wanted storages are made.
         """
         if self._is_private:
             return run(self._prepare(recorded, request), budget, keeps=True)

@@ -70,8 +70,8 @@ class SmallCall:
 
     Attributes:
         made: Index among all tensors of a row, and geometry, of new storages.
-        n_needed: How many tensors the quick way needs; one more than there are, which
-            switches it off, for calls that draw or are not run.
+        n_needed: How many tensors the quick way needs; for calls that draw or
+            are not run one more than there are, so that it is never taken.
         changed: Indices, among all tensors of a row, of new and written storages.
         is_own: Whether its output is known to have the recorded strides, and a storage
             of its own.

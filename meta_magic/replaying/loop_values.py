@@ -43,7 +43,7 @@ MIN_REPEATS: Final = 4
 """Calls of a loop per signature, on average."""
 
 MIN_KNOWN: Final = 50
-"""Calls are run forward if fewer than one in so many cannot be. What such a call
+"""Calls are run forward if at most one in so many cannot be run so. What such a call
 changes, and all that depends on it, is dropped; a plan makes it when it is wanted."""
 
 MAX_HELD_NBYTES: Final = 2**30

@@ -42,7 +42,8 @@ class Plan:
     Attributes:
         given: Storages that need their content from outside before the first step.
         blank: Storages that are allocated before the first step, without content.
-        end: Where torch's default generator ends, as the source of a draw; else None.
+        end: The state of torch's default generator after the plan, as ``Draw.source``
+            describes it; None if it is not known.
         sources: All sources at which the state of a generator is needed.
         last_draw: The last draw from that generator; -1 if there is none.
         held: Storages with kept content, each with the last call that wrote it.
@@ -132,8 +133,8 @@ class Request:
             their construction are made, even those whose numbers were thrown away.
         continues_draws: Whether later draws that fill no other module are made as well:
             torch's generator then continues from there.
-        waiting: An earlier recording with draws that torch's generator still needs; its
-            own request also gets ``continues_draws``.
+        waiting: An earlier recording whose draws torch's generator still needs; if it
+            is replayed, too, its request also has ``continues_draws``.
         until: The count of calls to consider; None for all of them.
         can_assume: Whether the result may rest on assumed values and sizes.
         keeps: Whether live storages are kept for later replays.

@@ -235,7 +235,7 @@ class ValueProgress:
         )
 
 
-SHARE: Final = 4  # a value takes at most a quarter of the free memory
+SHARE_OF_FREE: Final = 4  # a value takes at most a quarter of the free memory
 
 FEW_BYTES: Final = 2**24
 FEW_FLOPS: Final = 10**9
@@ -353,7 +353,7 @@ class ValueBudget:
             return self.limits.nbytes
         if nbytes <= FEW_BYTES:
             return nbytes
-        return free_nbytes(CPU, kept_nbytes, SHARE)
+        return free_nbytes(CPU, kept_nbytes, SHARE_OF_FREE)
 
     def _find_nbytes(self, nbytes: int, kept_nbytes: int) -> Iterator[Excess]:
         most = self._max_nbytes(nbytes, kept_nbytes)

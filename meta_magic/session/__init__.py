@@ -6,5 +6,5 @@ that asks for values, by a replay. ``guard`` leaves torch as it was, however a b
 ends. ``raised_calls`` and ``failed_calls`` describe the call that ended it.
 
 May import ``replaying``, ``recording``, ``trace``, ``torch_private``, ``errors``. Read
-``recording`` first.
+``recording`` in this folder first.
 """

@@ -30,7 +30,7 @@ from meta_magic.trace.sequences import OpCalls
 from meta_magic.trace.units import format_bytes, format_flops
 
 READ: Final = frozenset({"aten._local_scalar_dense.default", "aten._to_copy.default"})
-"""Operators whose values are read; of others the size of the result depends on data."""
+"""Operators whose values are read; all others are evaluated for the result's size."""
 
 PLAIN: Final = frozenset({list, tuple, dict})
 """Containers in which torch finds no modules."""

@@ -85,7 +85,7 @@ class Recording:
         top: Code object of the outermost frame of interest; None for a module's.
         namespace: Variables before the block: a module that is there already is
             described only if it is called.
-        is_probe: Whether it only matters if the block runs, as for an edit that is
+        is_probe: Whether the caller only asks if the block runs, as for an edit that is
             tried: a refusal of meta is final, and no error is described.
 
     Attributes:

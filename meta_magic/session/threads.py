@@ -30,7 +30,7 @@ PROCESS: Final = (
 )
 
 of_thread = threading.local()
-"""Holds a ``KeptMode`` as ``stay``: with the thread it ends, and leaves its mode."""
+"""Holds a ``KeptMode`` as ``stay``, which leaves its mode when the thread ends."""
 
 
 class TorchWatch(TorchFunctionMode):

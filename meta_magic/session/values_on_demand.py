@@ -87,7 +87,7 @@ ErrorKind = TypeVar("ErrorKind", bound=MetaMagicError)
 
 
 class ValuesOnDemand:
-    """Computes values that a cell asks for, as :class:`ValueSource` says."""
+    """Computes values that a cell asks for; the ``ValueSource`` of ``value_checks``."""
 
     def __init__(
         self, written: Writers, programs: ProgramBuilder, options: Options
@@ -130,7 +130,7 @@ class ValuesOnDemand:
                 if is_limit:
                     self._beyond[key] = numel
                 if table.name == ALIGNED:
-                    return True  # torch records the same calls after False
+                    return True  # torch makes the same calls for True and False
                 is_not_sent = find_cause(error, NotSentError) is not None
                 if otherwise is None or not (is_limit or guess or is_not_sent):
                     self._raise_refusal(error)
@@ -187,7 +187,7 @@ class ValuesOnDemand:
         return None
 
     def _guess_of_world(self, table: OpTable, chosen: Inputs) -> Guess | None:
-        """Return NaN for numbers that a world only prints; conditions get no answer."""
+        """Return NaN for a number that a world only prints; None for a condition."""
         tensor = chosen[0][0]
         function = describe_function(self._sites.function)
         is_list = function == "torch.Tensor.tolist" and tensor.nbytes <= LITTLE_NBYTES
@@ -482,7 +482,7 @@ def _select_by_mask(tensor: Tensor, mask: Tensor, counts: Mapping[int, int]) -> 
     return torch.empty(count, dtype=tensor.dtype, device="meta")
 
 
-SHARE = 8  # the share of the limits of a value that one check may take
+SHARE_OF_CHECK = 8  # one check may take an eighth of the limits of a value
 
 
 def make_checks(
@@ -490,7 +490,9 @@ def make_checks(
 ) -> ValueChecks:
     """Return the checks that refuse calls whose operands have values out of range."""
     limits = options.limits
-    budget = ValueBudget(limits if options.check_values else limits.little(SHARE))
+    budget = ValueBudget(
+        limits if options.check_values else limits.little(SHARE_OF_CHECK)
+    )
     evaluator = Evaluator(is_private=True)  # the trace shows nothing of checks
 
     def evaluate(storage: int, geometry: Geometry) -> Tensor:

@@ -1,4 +1,4 @@
-"""Find why an answer is wrong: a rule that a call broke, or a call that is another one.
+"""Find why an answer is wrong: a rule that a call broke, or a wrong call.
 
 A wrong answer runs again with one call of torch changed, and so does the solution: if
 ``x - x.mean(0)`` becomes right with another dimension of ``mean``, that is the cause.

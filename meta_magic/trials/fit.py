@@ -328,7 +328,7 @@ def find_fitting(
     tried: Iterable[Candidates] = (...,),
     choices: tuple[str, ...] = (),
 ) -> SizeFit:
-    """Return the largest fitting size, from the first ``tried`` that interpolates."""
+    """Return the largest fitting size, by the first of ``tried`` that interpolates."""
 
     def record(sizes: Sequence[int]) -> Sequence[Sample]:
         return recordings.take_all(choices, [{name: size} for size in sizes])

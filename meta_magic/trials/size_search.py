@@ -142,7 +142,7 @@ class Form(NamedTuple):
         low: The smallest size that runs; None for no limit.
         high: The largest size that runs; None for no limit.
         rest: What is left of the size when it is divided by the step.
-        width: How many rests run, from that one on; after the largest comes 0.
+        width: How many rests run, counted from ``rest`` on, modulo ``step``.
         multiple: If not 0, only divisors of this number run.
         power: The power of the size that divides ``multiple``.
         small: The first and last of small sizes that run although the rest of the

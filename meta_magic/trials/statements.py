@@ -100,8 +100,8 @@ def choose_statements(
     """Return what a block rests on.
 
     Some code may not run again, as a download. Its variables are used as they are when
-    the block starts. Then no other statement may run that binds or changes one of them,
-    or that read an older value of it; what such statements make is used as it is, too.
+    the block starts. Then a statement that binds or changes one of them, or that read
+    an older value of it, may not run either; what it makes is used as it is, too.
     A training loop that may not run again is left out, and the model is made anew,
     untrained: its sizes are the same. The caller checks that the block does the same.
     All statements of the cell ``block`` are chosen; ``fixed`` names variables that are

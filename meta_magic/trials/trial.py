@@ -271,7 +271,7 @@ def read_answer(returned: Any, seconds: float) -> Any | TrialError:
 def _change_block(
     trace: Trace, sizes: Mapping[str, int], choices: Collection[Choice]
 ) -> tuple[ast.Module, Mapping[str, int], frozenset[str]]:
-    """Return a block at other sizes, those of variables, and what each part binds."""
+    """Return a block at other sizes, its variables' sizes, and names bound in parts."""
     rerun = check_rerun(trace)
     block, parts = parse_block(rerun), read_parts(choices)
     bound = frozenset[str]()

@@ -148,10 +148,10 @@ def render_page(trace: "Trace") -> str:
 DIGITS: Final = "".join(c for c in map(chr, range(32, 127)) if c not in "\"'<\\")
 
 PAIRS: Final = tuple(high + low for high in DIGITS for low in DIGITS)
-"""By the 13 bits that they encode."""
+"""Two characters for each number of 13 bits."""
 
 SHIFTS: Final = range(13 * 7, -1, -13)
-"""Of the eight pairs that encode thirteen bytes."""
+"""By how many bits each of the eight numbers of 13 bits is shifted in 13 bytes."""
 
 
 def write_base91(data: bytes) -> str:

@@ -11,7 +11,7 @@ reads:
   counted from the end
 - ``["shift", d, n]``: that index minus ``n``, if the input has it; ``["turn", d, n]``:
   that index minus ``n``, modulo the input's size
-- ``["is", d, n]``: one entry more than the input has dimensions: the input is read only
+- ``["is", d, n]``, an extra entry after those of the dimensions: the input is read only
   where the output's index in dimension ``d`` is ``n``, as in ``stack``
 - ``["window", d, step, padding, dilation, size]``: the window of that index
 - ``["share", d, n]``: the ``n``-th part of all indices, ``n`` being the output's size

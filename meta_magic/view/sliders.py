@@ -58,7 +58,7 @@ LONGER: Final = 3
 """How many times as long as the cell a recording with other numbers may take."""
 
 TEMPLATE_SECONDS: Final = 600.0
-"""The same of the process that forks a child for each recording."""
+"""Processor time that the process may take which forks a child for each recording."""
 
 N_TRIED: Final = 3
 """How often the template is forked: it has ended if it was idle for long, and gives no

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
 
 Field: TypeAlias = tuple[int, int, int]
-"""What an element comes from along one dimension: the distance between those of two
-neighbours, the first index for element 0, and a number with a bit for each index from
-that one on."""
+"""``(step, low, bits)`` along one dimension: element ``i`` is computed from the indices
+``low + i * step + b``, for each bit ``b`` of ``bits`` that is set."""
 
 
 class Chain(NamedTuple):
@@ -57,8 +56,8 @@ def find_previous_windows(trace: "Trace") -> dict[int, int]:
     """Return the window before each window that has one, by the numbers of the calls.
 
     Between both are operators that keep the position of each element. Where several
-    paths lead to an element, as around a residual block, the window is on the one that
-    comes from all that the others come from; if there is none, no window is before.
+    paths lead to an element, as around a residual block, the one counts that reads all
+    that the others read; if none does, there is no window before.
     """
     signatures = trace.program.with_raised.signatures
     windows = [*map(find_windows, signatures)]

@@ -44,9 +44,6 @@ FORWARD: Final = frozenset({"forward", "other"})
 RECORDED: Final = "record_function_enter_new"
 """The operator by which torch's optimizers name what they do."""
 
-STOPPED: Final = -1
-"""The number of the call that made a tensor from outside of the block."""
-
 
 class Mistake(NamedTuple):
     """A mistake that a rule finds.

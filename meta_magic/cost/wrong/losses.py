@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import TYPE_CHECKING, Final
 
-from meta_magic.cost.wrong.flow import STOPPED, Flow, Mistake, is_view, name_set
+from meta_magic.cost.wrong.flow import Flow, Mistake, is_view, name_set
 from meta_magic.cost.wrong.read_calls import ReadCall
 from meta_magic.trace.units import format_shape
 
@@ -43,7 +43,7 @@ LINEAR: Final = name_set("addmm mm bmm convolution mkldnn_convolution relu")
 
 def find_loss_sizes(flow: Flow) -> Iterator[Mistake]:
     """Yield where a loss of torch expands its operands to each other."""
-    last = STOPPED
+    last = -1
     for call in flow.named(("expand",)):
         name = "" if call.site is None else call.site.function or ""
         is_loss = call.function.endswith("loss") and name.startswith(FUNCTIONAL)

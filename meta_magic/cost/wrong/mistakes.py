@@ -60,7 +60,7 @@ LIKELY: Final[Mapping[str, Rule]] = {
     "fresh optimizer": training.find_fresh_optimizers,
     "one layer": loop_source.find_repeated_layers,
 }
-"""The rules whose mistakes are notes where they are asked for."""
+"""The rules that run where likely mistakes are asked for (``check=True``)."""
 
 SILENCED: Final = "# meta: ok"
 """A comment that silences all notes of its line."""

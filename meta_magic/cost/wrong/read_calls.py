@@ -30,7 +30,7 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 class Mixed(NamedTuple):
-    """Dimensions that a view deals out anew: none of them is whole afterwards.
+    """Dimensions that a view cuts and mixes: none of them is whole afterwards.
 
     Attributes:
         before: Their atoms.

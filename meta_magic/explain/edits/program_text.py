@@ -16,8 +16,8 @@ from meta_magic.trace.signature import Span
 MAX_EDITS: Final = 80
 
 CROWD: Final = 0.02
-"""How much later the n-th edit of a family is tried, n times: a long family must not
-hold up the others."""
+"""Added ``n`` times to the cost of the ``n``-th edit of a family: a long family must
+not hold up the others."""
 
 SOLVED: Final = 0.6
 """How much earlier an edit is tried if the call is known to accept its result."""

@@ -70,8 +70,8 @@ def find_groups(
     """Return the numbers that change a size, in groups that move together.
 
     ``units`` has all numbers, those with the same origin together; ``known`` those with
-    an origin. None if an argument without an origin only changes together with a size:
-    C++ code computed it, and it may equal that size by chance.
+    an origin. None if an argument that C++ code computed changes only together with a
+    size: it may equal that size by chance.
     """
     groups: list[Group] = []
     stuck = []

@@ -65,8 +65,8 @@ DEFAULT_UNMOVED: Final = (
     "would draw"
 )
 DEFAULT_BEFORE: Final = (
-    "torch's generator stays before {}, which nothing needs and which draws as many "
-    "numbers as values say: what is drawn next is not what the CPU would draw"
+    "torch's generator stays before {}, as how many numbers that draws depends on "
+    "values: what is drawn next is not what the CPU would draw"
 )
 OWN_UNMOVED: Final = (
     "a generator that the cell made stays as it is, because only a part of what the "

@@ -91,7 +91,8 @@ class CarriedGenerator:
     Attributes:
         state: Its state, with the mark.
         end: Its state after the draws of the recording.
-        own: The generator, if it is the user's: its wrappers are gone at once.
+        own: The user's generator, held as nothing else may hold its Python object;
+            None for torch's own.
         is_settled: Whether a later recording moved the default generator to ``end``.
     """
 

@@ -135,7 +135,7 @@ class BorrowedModules(RecordingReplacements):
 
     @uninterrupted
     def exchange(self) -> None:
-        """Put everything that is borrowed on meta."""
+        """Swap each borrowed tensor with its twin: the first time, all go on meta."""
         for borrowed in self._borrowed:
             borrowed.exchange()
 

@@ -43,7 +43,7 @@ MAX_FLOATS: Final = 2**14
 """The most other numbers that a collective hands over."""
 
 FEW: Final = 16
-"""So many are handed over, even if more took too much to compute before."""
+"""Tensors of so few numbers are tried even after a larger one took too much."""
 
 ENDED: Final = "rank-{}-ended"
 """The file that a process leaves when its block has ended."""
@@ -90,8 +90,8 @@ Given: TypeAlias = Mapping[str, Any]
 """The arguments of an operator, by name."""
 
 Read: TypeAlias = tuple[Tensor | None, bool]
-"""Values, or None if they are not known; and whether they rest on values of other
-processes that are not."""
+"""Values, or None if they are not known; and whether they rest on unknown values of
+other processes."""
 
 
 class Piece(NamedTuple):

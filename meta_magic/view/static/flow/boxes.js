@@ -160,7 +160,7 @@ export class Boxes {
     return merged.map((net) => ({ ...net, name: this.#name_net(net) }));
   }
 
-  /** Whether a parameter is always shown: what moves or adds it is no layer. */
+  /** Whether a parameter is always shown, as the operator that reads it (a move, a sum) belongs to no layer. */
   #shows(item, { storage }) {
     const name = this.name(item);
     return this.trace.owner_of_storage.has(storage)
