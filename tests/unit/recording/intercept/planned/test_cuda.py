@@ -121,6 +121,7 @@ def test_a_type_of_cuda_makes_and_knows_tensors():
 
 def test_a_default_device_is_planned_in_the_cell_alone():
     with record() as trace:
+        assert torch.get_default_device().type == "meta"
         torch.set_default_device("cuda")
         made = torch.ones(2), nn.Linear(2, 2).weight
         assert {str(tensor.device) for tensor in made} == {"cuda:0"}
