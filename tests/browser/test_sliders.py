@@ -119,6 +119,22 @@ def test_a_move_shows_the_cell_with_that_number(connect, trace, expect):
     expect(status).to_be_empty()
 
 
+def test_a_slider_that_is_dragged_shows_where_it_ends(connect, expect):
+    with record(params={"width": WIDTHS}) as trace:
+        width = 16
+        print(build(width)(torch.ones(2, width)).shape)
+        torch.ones(2).relu()
+    page = connect(trace)
+    box = page.get_by_role("slider", name="width").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"], box["y"], steps=9)
+    page.mouse.up()
+    head = page.locator(".mm-header > p").first
+    expect(head).to_contain_text("2.1 K parameters")  # 2 * 32 * 33
+    expect(page.locator(".mm-printed")).to_have_text("torch.Size([2, 32])")
+
+
 def test_numbers_are_those_of_a_new_recording(connect, trace, expect):
     page = connect(trace)
     move(page, "width", 0)
