@@ -104,19 +104,17 @@ def ask_children(
         return answers
 
 
-def start_clock(of_children: float, seconds: float) -> Callable[[], float]:
-    """Return a function that gives the processor time that children still have.
+def start_clock(most: float, seconds: float) -> Callable[[], float]:
+    """Return a function that gives the processor time that is left.
 
-    After ``seconds`` on the clock none is left, for code that sleeps; a busy machine
-    has more.
+    What this process takes counts, too. After ``seconds`` on the clock none is left,
+    for code that sleeps; a busy machine has more.
     """
-    before, end = os.times(), monotonic() + seconds * measure_load()
+    before, end = sum(os.times()[:4]), monotonic() + seconds * measure_load()
 
     def find_rest() -> float:
-        now = os.times()
-        spent = now.children_user - before.children_user
-        spent += now.children_system - before.children_system
-        return of_children - spent if monotonic() < end else 0.0
+        spent = sum(os.times()[:4]) - before
+        return most - spent if monotonic() < end else 0.0
 
     return find_rest
 
@@ -272,6 +270,8 @@ def end_with_answer(
         faulthandler.disable()  # a crash is an answer; its report is not shown
         with suppress(ValueError):  # this process may have a lower limit
             resource.setrlimit(resource.RLIMIT_CPU, (ceil(seconds), ceil(seconds)))
+            signal.signal(signal.SIGPROF, signal.SIG_DFL)  # it ends the process
+            signal.setitimer(signal.ITIMER_PROF, seconds)
             # A limit of 1 byte: no core file, not even by a pipe.
             resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
         with suppress(

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import torch
 
@@ -30,7 +30,9 @@ from meta_magic.trials.size_search import (
     judge,
 )
 from meta_magic.trials.slices import Slice
-from meta_magic.trials.trial import ask_trials, check_rerun
+from meta_magic.trials.trial import Question, ask_trials, check_rerun
+
+T = TypeVar("T")
 
 AT_ONCE: Final = 2
 """How many recordings are made at the same time."""
@@ -65,13 +67,48 @@ def read_outcome(again: Trace, variables: Mapping[str, Any]) -> Outcome:
     )
 
 
-def ask_outcomes(
-    trace: Trace, sizes: Sequence[Mapping[str, int]], seconds: float
-) -> list[Outcome | TrialError]:
-    """Return the outcome of a block at each of some sizes, or why it is not known."""
-    return ask_trials(
-        trace, read_outcome, sizes, (), seconds, at_once=AT_ONCE, asks_failed=True
-    )
+class Turns(Generic[T]):
+    """Records a block at sizes, a few at a time, until the time is over.
+
+    Args:
+        question: As of ``ask_trials``, like ``asks_failed``.
+        seconds: Of processor time.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        question: Question[T],
+        seconds: float,
+        *,
+        asks_failed: bool = False,
+    ) -> None:
+        self._trace, self._question = trace, question
+        self._asks_failed = asks_failed
+        self.find_rest = start_clock(seconds, 2 * seconds)
+        self._of_one = 0.02
+
+    def ask(self, sizes: Sequence[Mapping[str, int]]) -> Iterator[T | TrialError]:
+        """Yield the answer at each size, or why it is not known, until it is late."""
+        todo = [*sizes]
+        while todo and (rest := self.find_rest()) > self._of_one:
+            n = AT_ONCE if rest > AT_ONCE * self._of_one else 1
+            some, todo = todo[:n], todo[n:]
+            answers = ask_trials(
+                self._trace,
+                self._question,
+                some,
+                (),
+                rest / len(some),
+                at_once=AT_ONCE,
+                asks_failed=self._asks_failed,
+            )
+            now = self.find_rest()
+            self._of_one = (rest - now) / len(some)
+            for one in answers:
+                if isinstance(one, TrialError) and now < self._of_one:
+                    return  # its time was over
+                yield one
 
 
 class Found(NamedTuple):
@@ -102,7 +139,12 @@ class Found(NamedTuple):
         unknown = self.search.unknown
         listed = ", ".join(f"{self.name}={n}: {why}" for n, why in unknown.items())
         limits = "" if self.joined is None else self.joined.describe_limits(self.name)
-        return "; ".join(filter(None, (limits, listed and f"not known at {listed}")))
+        late = (
+            "" if not self.search.is_late else "the time was over: no other was tried"
+        )
+        return "; ".join(
+            filter(None, (limits, listed and f"not known at {listed}", late))
+        )
 
     @property
     def failing(self) -> tuple[int, SizeVerdict] | None:
@@ -120,6 +162,8 @@ class Found(NamedTuple):
         sizes, failing = self.search.running, self.failing
         if failing is None:
             tried = f"from {sizes[0]:,} to {sizes[-1]:,}"
+            if not sizes[1:]:
+                return f"{self.name}={sizes[0]} runs, and no other was recorded"
             return f"{self.name} may be any size: {len(sizes)} {tried} run"
         size, verdict = failing
         where = "" if verdict.line is None else f", {self.say(verdict.line)}"
@@ -155,17 +199,10 @@ def _find_one(
     block = parse_block(check_rerun(runs))
     check_unlooped(block, name)
     size = recordings.read_size(name)
-    find_rest = start_clock(seconds, 2 * seconds)
-
-    def ask(sizes: Sequence[int]) -> list[Outcome | TrialError]:
-        rest = find_rest()
-        if rest <= 0:
-            raise Over
-        return ask_outcomes(runs, [{name: one} for one in sizes], rest)
-
+    turns = Turns(runs, read_outcome, seconds, asks_failed=True)
     few = [] if values is None else list(values)
     n_listed = len(few) if len(few) <= MAX_LISTED else 0
-    search = SizeSearch(ask, size)
+    search = SizeSearch(lambda few: turns.ask([{name: n} for n in few]), size)
     with suppress(Over):
         search.try_all(few[:n_listed])
     nodes = (one.value for one in ast.walk(block) if isinstance(one, ast.Constant))
@@ -188,8 +225,7 @@ def try_near_sizes(trace: Trace) -> tuple[Note, ...]:
     """
     if trace.error is not None:
         return ()
-    find_rest = start_clock(TRIED_SECONDS, 2 * TRIED_SECONDS)
-
+    turns = Turns(trace, read_outcome, TRIED_SECONDS, asks_failed=True)
     try:
         block = parse_block(check_rerun(trace))
         sizes = Recordings(trace).list_sizes()
@@ -198,16 +234,13 @@ def try_near_sizes(trace: Trace) -> tuple[Note, ...]:
                 check_unlooped(block, name)
                 continue
             del sizes[name]
-        found: dict[tuple[str, int], Outcome | TrialError] = {}
-        (usual,) = ask_outcomes(trace, [{}], TRIED_SECONDS)
         todo = [(name, size + 1) for name, size in sizes.items()]
         todo += [(name, 1) for name in sizes]
-        if isinstance(usual, TrialError):
+        answers = turns.ask([{}, *({name: n} for name, n in todo)])
+        usual = next(answers, None)
+        if not isinstance(usual, Outcome):
             return ()
-        while todo and (rest := find_rest()) > 0:
-            some, todo = todo[:AT_ONCE], todo[AT_ONCE:]
-            answers = ask_outcomes(trace, [{name: n} for name, n in some], rest)
-            found |= zip(some, answers, strict=True)
+        found = dict(zip(todo, answers, strict=False))
     except TrialError:
         return ()
     return tuple(_note_failing(usual, found))

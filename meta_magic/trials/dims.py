@@ -10,21 +10,20 @@ from dataclasses import dataclass, field
 from itertools import combinations, islice, takewhile
 from typing import Final, NamedTuple, TypeAlias
 
-from meta_magic.children import start_clock
 from meta_magic.errors import TrialError
 from meta_magic.trace.program import HEADER, Program
 from meta_magic.trace.signature import Geometry
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import Sizes, label, parse_block
 from meta_magic.trials.conditions import (
-    AT_ONCE,
     SECONDS,
+    Turns,
     check_unlooped,
     find_conditions,
 )
 from meta_magic.trials.recordings import Recordings
 from meta_magic.trials.size_formulas import choose, factor, propose
-from meta_magic.trials.trial import ask_trials, check_rerun
+from meta_magic.trials.trial import check_rerun
 
 STEPS: Final = (((2, 0),), ((1, 1), (3, 0)), ((1, 2), (1, -1)))
 """Values to try for a name n: k * n + c for each (k, c). A row is tried if no value of
@@ -32,6 +31,9 @@ the rows before it ran."""
 
 MORE: Final = (1, 7, 19)
 """What is added to a name whose sizes have no formula yet."""
+
+SHARE: Final = 0.75
+"""The share of the time that recordings take; formulas are looked for in the rest."""
 
 MAX_AUTO: Final = 8
 """How many names ``auto`` takes."""
@@ -145,11 +147,11 @@ class Moves:
     """
 
     def __init__(self, trace: Trace, values: Sizes) -> None:
-        self._trace, self.values = trace, values
-        self._find_rest = start_clock(SECONDS, 2 * SECONDS)
+        self.values = values
+        self.turns = Turns(trace, read_calls, SHARE * SECONDS)
         self.is_over = False
         self.reasons: dict[str, str] = {}
-        (usual,) = ask_trials(trace, read_calls, [{}], (), SECONDS)
+        usual = next(self.turns.ask([{}]), TrialError("it takes too long to record"))
         if isinstance(usual, TrialError):
             raise usual
         self.usual, self._ops = usual, usual.list_ops()
@@ -159,22 +161,16 @@ class Moves:
         """Record the block at other values; return at which of them it runs."""
         known = [run.sizes for run in self.runs]
         todo = [one for one in moved if one and {**self.values, **one} not in known]
-        while todo:
-            some, todo = todo[: 2 * AT_ONCE], todo[2 * AT_ONCE :]
-            rest = self._find_rest()
-            if rest <= 0:
-                self.is_over = True
-                break
-            answers = ask_trials(
-                self._trace, read_calls, some, (), rest, at_once=AT_ONCE
-            )
-            for one, answer in zip(some, answers, strict=True):
-                if isinstance(answer, TrialError):
-                    self.reasons.setdefault(next(iter(one)), str(answer))
-                else:
-                    sizes = {**self.values, **one}
-                    shapes = answer.align(self._ops)
-                    self.runs.append(Variation(tuple(one), sizes, shapes))
+        n_asked = 0
+        for one, answer in zip(todo, self.turns.ask(todo), strict=False):
+            n_asked += 1
+            if isinstance(answer, TrialError):
+                self.reasons.setdefault(next(iter(one)), str(answer))
+            else:
+                sizes = {**self.values, **one}
+                shapes = answer.align(self._ops)
+                self.runs.append(Variation(tuple(one), sizes, shapes))
+        self.is_over |= n_asked < len(todo)
         ran = [run.sizes for run in self.runs]
         return [{**self.values, **one} in ran for one in moved]
 
@@ -214,10 +210,11 @@ class Moves:
         for name in values:
             if self.list_moves(name):
                 continue
-            if self.is_over:
+            rest = min(SECONDS / 2, self.turns.find_rest())
+            if self.is_over or rest <= 0:
                 yield f"{label(name)} has no formulas: {SECONDS:g} s were over"
                 continue
-            (found,) = find_conditions(trace, {name: None}, SECONDS / 2)
+            (found,) = find_conditions(trace, {name: None}, rest)
             others = [n for n in found.search.running if n != values[name]]
             if not any(self.record([{name: n} for n in others[:2]])):
                 only = f"{label(name)} has no formulas, as only {values[name]} runs"
@@ -288,6 +285,12 @@ def find_dims(trace: Trace, specs: Sequence[str]) -> Dims:
         for name in values
         if name not in used and moves.list_moves(name)
     ]
+    if moves.is_over and not all(fitted.values()):
+        n = sum(not text for text in fitted.values())
+        caveats.append(
+            f"{SECONDS:g} s were over after {len(moves.runs)} recordings: {n:,} sizes "
+            "are shown as numbers"
+        )
     return Dims(
         values={label(name): value for name, value in values.items()},
         shapes=shapes,

@@ -82,19 +82,24 @@ class Over(Exception):  # noqa: N818  no error: the search ends with what it kno
 
 
 class SizeSearch:
-    """Records a block at sizes of a name, each once."""
+    """Records a block at sizes of a name, each once.
+
+    Attributes:
+        is_late: Whether the time was over before the search was.
+    """
 
     def __init__(
         self,
-        ask: Callable[[Sequence[int]], list[Outcome | TrialError]],
+        ask: Callable[[Sequence[int]], Iterable[Outcome | TrialError]],
         size: int,
         n_most: int = MAX_RECORDINGS,
     ) -> None:
         self._ask, self._n_left = ask, n_most - 1
         self.size = size
+        self.is_late = False
         self.seen: dict[int, SizeVerdict] = {}
         self.unknown: dict[int, str] = {}
-        (usual,) = ask([size])
+        usual = next(iter(ask([size])), TrialError("one recording takes too long"))
         if isinstance(usual, TrialError):
             raise usual
         if usual.error is not None:
@@ -108,12 +113,13 @@ class SizeSearch:
         todo = [n for n in dict.fromkeys(sizes) if n > 0 and n not in known]
         some = todo[: self._n_left]
         self._n_left -= len(some)
-        for n, outcome in zip(some, self._ask(some) if some else (), strict=True):
+        for n, outcome in zip(some, self._ask(some), strict=False):
             if isinstance(outcome, TrialError):
                 self.unknown[n] = str(outcome)
             else:
                 self.seen[n] = judge(outcome, self._usual)
-        if len(some) < len(todo):
+        self.is_late |= not {*some} <= {*self.seen, *self.unknown}
+        if self.is_late or len(some) < len(todo):
             raise Over
 
     def runs(self, size: int) -> bool:

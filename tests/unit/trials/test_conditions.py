@@ -1,5 +1,6 @@
 """For which sizes a block runs, by ``trace.check``."""
 
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ from torch.nn import functional as F
 from meta_magic import record
 from meta_magic.errors import TrialError
 from meta_magic.trials import conditions
+from meta_magic.trials.conditions import find_conditions
 from meta_magic.trials.size_search import Form
 
 LIMIT = 20
@@ -193,3 +195,18 @@ def test_rests_and_squares_are_written_as_they_hold(form, condition, words):
     assert f"n must {words}" in form.describe("n")
     tried = range(1, 80)
     assert [*map(form.holds, tried)] == [eval(condition, {"n": n}) for n in tried]
+
+
+def test_a_search_ends_when_its_time_is_over_and_says_so():
+    with record() as trace:
+        width = 3
+        for _ in range(2000):
+            torch.tanh(torch.ones(width))
+    before, start = os.times(), trace.seconds
+    (found,) = find_conditions(trace, {"width": None}, 3 * start)
+    now = os.times()
+    spent = now.children_user + now.children_system
+    spent -= before.children_user + before.children_system
+    assert spent < 5 * start
+    assert found.search.is_late
+    assert "the time was over" in found.describe_caveat()

@@ -8,6 +8,7 @@ from torch import nn
 
 from meta_magic import record
 from meta_magic.errors import TrialError
+from meta_magic.trials import dims
 from meta_magic.trials.dims import Calls
 from meta_magic.trials.size_formulas import choose, propose
 
@@ -149,3 +150,13 @@ def test_a_product_of_names_that_is_rounded_has_a_formula():
         y = torch.ones(H, S // 4).flatten()
     assert trace.shape(x) == "[1, 8*H*d//3]"
     assert trace.shape(y) == "[H*(S//4)]"
+
+
+def test_names_that_there_is_no_time_for_are_said(monkeypatch):
+    monkeypatch.setattr(dims, "SECONDS", 0.05)
+    with record(dims="B,T") as trace:
+        B, T = 2, 3
+        for _ in range(2000):
+            torch.tanh(torch.ones(B, T))
+    (text,) = [note.text for note in trace.named.notes if note.kind == "dims"]
+    assert "it takes too long to record" in text
