@@ -146,14 +146,14 @@ def main() -> None:
     ]
     print("| wrong programs | all | noted | at the line | or named |", flush=True)
     print_wrong("the folder", wrong)
-    own = read_cases(HERE / "wrong_programs/wrong_but_running.py")
+    own = read_cases("wrong")
     marked = {
         name: {n for n, line in enumerate(text.split("\n"), 1) if "# wrong" in line}
         for name, text in own.items()
     }
     print_wrong("written here", [(note(n, text), marked[n]) for n, text in own.items()])
     print("| right programs | all | ran | noted | rules / recording | longest |")
-    odd = read_cases(HERE / "wrong_programs/odd_but_right.py")
+    odd = read_cases("odd")
     print_right("that look odd", [note(name, text) for name, text in odd.items()])
     scripts = sorted((HERE / "scripts").glob("*.py"))
     print_right("scripts", [note(p.stem, p.read_text("utf-8")) for p in scripts])

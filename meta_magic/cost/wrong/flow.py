@@ -148,6 +148,13 @@ class Flow:
         """Return the calls of some operators in the forward: all, or the user's own."""
         return [*self.calls.find(names, FORWARD, is_own=is_own)]
 
+    @cached_property
+    def first_own(self) -> list[ReadCall]:
+        """The first call at each line of the user's own code."""
+        _, rows = np.unique(self.calls.columns.call_site, return_index=True)
+        found = [self.calls[row] for row in rows.tolist()]
+        return [call for call in found if call.is_own]
+
     def maker(self, call: ReadCall, operand: int) -> ReadCall | None:
         """Return the call that made or last wrote an operand; None for none."""
         if operand >= len(call.inputs):

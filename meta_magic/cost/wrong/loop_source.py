@@ -22,10 +22,10 @@ Repeating: TypeAlias = ast.For | ast.While
 
 
 class Source(NamedTuple):
-    """The source around the step of an optimizer.
+    """The source around a call.
 
     Attributes:
-        step: The first call of the step.
+        step: The call: the first one of an optimizer's step, or of a file.
         line: Its line in the file.
         loops: The loops around it, the outermost first.
     """
@@ -35,7 +35,7 @@ class Source(NamedTuple):
     text: str
     loops: list[Repeating]
 
-    def make_mistake(self, node: ast.stmt, text: str, why: str) -> Mistake:
+    def make_mistake(self, node: ast.stmt | ast.Call, text: str, why: str) -> Mistake:
         """Return a mistake at a statement, in lines of the cell."""
         shift = (self.step.line or self.line) - self.line
         return Mistake(self.step, text, why, line=node.lineno + shift)

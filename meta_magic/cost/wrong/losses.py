@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import TYPE_CHECKING, Final
 
-from meta_magic.cost.wrong.flow import Flow, Mistake, is_view, name_set
+from meta_magic.cost.wrong.flow import FORWARD, Flow, Mistake, is_view, name_set
 from meta_magic.cost.wrong.read_calls import ReadCall
 from meta_magic.trace.units import format_shape
 
@@ -417,3 +417,131 @@ def is_halved(call: ReadCall) -> bool:
     factor = call.arguments.get("other")
     is_plain = isinstance(factor, (int, float)) and abs(factor) in {0.5, 1, 2}
     return call.name == "neg" or (call.name in {"mul", "div"} and is_plain)
+
+
+def find_own_neighbors(flow: Flow) -> Iterator[Mistake]:
+    """Yield losses over products of vectors with themselves, whose diagonal is left."""
+    for loss in flow.named(("nll_loss_forward",)):
+        product = flow.origin(loss, 0, is_scaled)
+        if product is None or product.name not in {"mm", "bmm"} or not loss.is_own:
+            continue
+        sources = [find_source(flow, product, operand) for operand in (0, 1)]
+        if sources[0] == sources[1] and product.made_shapes[0][-1] > 2:
+            n = product.made_shapes[0][-1]
+            yield Mistake(
+                loss,
+                f"each of {n} vectors is compared with itself, too, and is most like "
+                "itself: fill the diagonal with -inf",
+                f"the product at line {product.line} is of one tensor with itself",
+                (product,),
+            )
+
+
+def is_scaled(call: ReadCall) -> bool:
+    """Whether a call scales scores, or takes the logarithm of their softmax."""
+    is_scale = call.name in {"mul", "div"} and len(call.inputs) == 1
+    return is_view(call) or is_scale or call.name == "log_softmax"
+
+
+def find_source(flow: Flow, call: ReadCall, operand: int) -> int:
+    """Return the tensor that an operand is a view of."""
+    made, tensor = flow.maker(call, operand), call.inputs[operand]
+    while made is not None and made.inputs and is_view(made):
+        tensor = made.inputs[0]
+        made = flow.maker(made, 0)
+    return tensor
+
+
+def find_other_noise(flow: Flow) -> Iterator[Mistake]:
+    """Yield losses whose target is drawn anew, like the noise that was added before."""
+    drawn = [
+        c for c in flow.named(("randn_like", "rand_like"), is_own=True) if c.inputs
+    ]
+    for loss in flow.named(LOSSES) if len(drawn) > 1 else ():
+        target = flow.maker(loss, 1) if len(loss.inputs) > 1 else None
+        is_drawn = target is not None and target.name in {"randn_like", "rand_like"}
+        if target is None or not (is_drawn and target.is_own and target.inputs):
+            continue
+        readers = [flow.calls[row].phase for row in flow.read_by[target.outputs[0]]]
+        if len([phase for phase in readers if phase in FORWARD]) > 1:
+            continue
+        like = find_source(flow, target, 0)
+        others = (c for c in drawn if c.index < target.index)
+        noise = [c for c in others if find_source(flow, c, 0) == like]
+        if noise:
+            yield Mistake(
+                loss,
+                "the target is noise that is drawn here, and nothing else reads it: "
+                f"give the loss the noise of line {noise[-1].line}",
+                f"{target.label} draws other numbers each time",
+                (noise[-1],),
+            )
+
+
+def find_zero_differences(flow: Flow) -> Iterator[Mistake]:
+    """Yield a tensor minus itself: zero, and its gradient, too."""
+    for call in flow.named(("sub", "div"), is_own=True):
+        if len(call.inputs) < 2 or call.index not in flow.differentiated:
+            continue
+        if call.inputs[0] == call.inputs[1]:
+            what = "zero" if call.name == "sub" else "one"
+            yield Mistake(
+                call,
+                f"{call.label} of a tensor and itself is {what}, and gives no "
+                "gradient: detach one where it is to stay as it is",
+                "both operands are the same tensor",
+                tuple(m for m in (flow.maker(call, 0),) if m is not None),
+            )
+
+
+def find_moving_targets(flow: Flow) -> Iterator[Mistake]:
+    """Yield temporal differences whose target is differentiated, too.
+
+    The target adds a reward to the largest value of the network that is trained.
+    """
+    for loss in flow.named(("mse_loss", "smooth_l1_loss", "huber_loss"), is_own=True):
+        made = flow.maker(loss, 1) if len(loss.inputs) > 1 else None
+        if made is None or made.name != "add" or len(made.inputs) < 2:
+            continue
+        best = flow.origin(made, 1, lambda c: is_view(c) or c.name == "mul")
+        is_best = best is not None and best.name in {"max", "amax"}
+        if best and is_best and {made.index, best.index} <= flow.differentiated:
+            yield Mistake(
+                made,
+                "the target of the loss is differentiated, too: compute it within "
+                "torch.no_grad(), or detach it",
+                f"it adds to a maximum of line {best.line} that has a gradient",
+                (loss, best),
+            )
+
+
+def find_blended_classes(flow: Flow) -> Iterator[Mistake]:
+    """Yield numbers of classes that are interpolated: the mean of 1 and 3 is 2."""
+    names = [f"upsample_{kind}2d" for kind in ("bilinear", "bicubic")]
+    for call in flow.named(names):
+        given = flow.maker(call, 0)
+        while given is not None and given.inputs and is_view(given):
+            before = given.signature.inputs[0].dtype
+            if given.name == "to_copy" and not before.is_floating_point:
+                made = [c.signature.outputs[0].dtype for c in list_readers(flow, call)]
+                if not all(dtype.is_floating_point for dtype in made):
+                    yield Mistake(
+                        call,
+                        f"{call.label} of numbers of classes makes other classes "
+                        'between them: mode="nearest"',
+                        f"they are {before} before and integers afterwards",
+                        (given,),
+                    )
+                break
+            given = flow.maker(given, 0)
+
+
+def list_readers(flow: Flow, call: ReadCall) -> list[ReadCall]:
+    """Return the views of a call's result, and of these."""
+    todo, found = [call], list[ReadCall]()
+    while todo and len(found) < MAX_BACK:
+        for row in flow.read_by.get(todo.pop().outputs[0], ()):
+            if is_view(flow.calls[row]) or flow.calls[row].name == "round":
+                found.append(flow.calls[row])
+                todo.append(flow.calls[row])
+    return found

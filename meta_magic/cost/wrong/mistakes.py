@@ -4,7 +4,14 @@ from collections.abc import Callable, Iterator, Mapping
 from linecache import getline
 from typing import TYPE_CHECKING, Final
 
-from meta_magic.cost.wrong import loop_source, losses, sequence_layers, shapes, training
+from meta_magic.cost.wrong import (
+    loop_source,
+    losses,
+    sequence_layers,
+    shapes,
+    statements,
+    training,
+)
 from meta_magic.cost.wrong.flow import Flow, Mistake
 from meta_magic.trace.notes import Note, Severity
 from meta_magic.trace.table import paused_collector
@@ -32,7 +39,14 @@ LIKELY: Final[Mapping[str, Rule]] = {
     "weighted mean": losses.find_weighted_means,
     "dropped loss": losses.find_dropped_losses,
     "sum beside mean": losses.find_sums_beside_means,
+    "own neighbor": losses.find_own_neighbors,
+    "other noise": losses.find_other_noise,
+    "zero difference": losses.find_zero_differences,
+    "moving target": losses.find_moving_targets,
+    "blended classes": losses.find_blended_classes,
     "copied labels": sequence_layers.find_copied_labels,
+    "cut mask": sequence_layers.find_cut_masks,
+    "lost state": sequence_layers.find_lost_states,
     "one key": sequence_layers.find_one_key,
     "softmax dimension": shapes.find_softmax_axes,
     "class dimension": shapes.find_other_classes,
@@ -55,6 +69,12 @@ LIKELY: Final[Mapping[str, Rule]] = {
     "self copy": training.find_self_copies,
     "fresh layer": training.find_fresh_layers,
     "stale optimizer": training.find_stale_optimizers,
+    "not called": statements.find_uncalled,
+    "unused result": statements.find_dropped_results,
+    "lost update": statements.find_lost_updates,
+    "frozen attribute": statements.find_attributes,
+    "second name": statements.find_second_names,
+    "other step": statements.find_other_steps,
     "early schedule": loop_source.find_early_schedules,
     "useless clip": loop_source.find_useless_clips,
     "fresh optimizer": training.find_fresh_optimizers,

@@ -4,7 +4,7 @@ Each yields mistakes on the calls of a ``Flow``; ``mistakes`` says how sure each
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import TYPE_CHECKING, Final
 
@@ -30,11 +30,17 @@ HIDDEN: Final = -1e4
 """Scores up to this are of steps that attention does not see."""
 
 HANDING: Final = name_set(
-    "embedding mm addmm add log_softmax relu tanh native_dropout mul div "
+    "embedding mm addmm bmm add log_softmax relu gelu silu tanh native_dropout mul div "
     "native_layer_norm view unsafe_view transpose t permute clone alias detach "
-    "squeeze unsqueeze slice"
+    "squeeze unsqueeze slice to_copy expand"
 )
 """Operators that compute each row of their result from one row of an operand."""
+
+LABELING: Final = name_set("masked_fill masked_fill_ index_put_ constant_pad_nd")
+"""Operators that leave most of the targets as they are."""
+
+FILLING: Final = ("masked_fill", "masked_fill_")
+CELLS: Final = frozenset({"LSTMCell", "GRUCell", "RNNCell"})
 
 
 def list_layers(
@@ -155,30 +161,85 @@ def find_padded_steps(flow: Flow) -> Iterator[Mistake]:
 
 
 def find_causal_masks(flow: Flow) -> Iterator[Mistake]:
-    """Yield softmaxes whose mask of past steps is a factor, or the wrong way round."""
-    for call in flow.named(("softmax",), is_own=True):
-        made = flow.origin(call, 0, is_view)
-        if made is None or made.name not in {"mul", "masked_fill"}:
+    """Yield masks of past steps that are a factor, or the wrong way round."""
+    is_drawn = {"tril", "triu"}.isdisjoint(flow.calls.names)
+    for call in () if is_drawn else flow.named((*FILLING, "mul")):
+        is_fill = call.name != "mul"
+        value = call.arguments.get("value")
+        if is_fill and not (isinstance(value, (int, float)) and value <= HIDDEN):
             continue
-        mask = flow.origin(made, 1, is_view) if len(made.inputs) > 1 else None
-        if mask is None or mask.name not in {"tril", "triu"} or not made.is_own:
+        mask = find_triangle(flow, call)
+        if mask is None or not (call.is_own or mask.is_own):
             continue
-        ones = flow.maker(mask, 0)
-        diagonal = mask.arguments.get("diagonal", 0)
-        has_diagonal = diagonal >= 0 if mask.name == "tril" else diagonal <= 0
-        if ones is None or ones.name not in {"ones", "full"} or not has_diagonal:
-            continue
-        what = "multiplies scores by a mask: exp(0) is 1, so that nothing is masked"
-        if made.name == "masked_fill":
-            what = (
-                "fills what the mask keeps, and in one row all of it: invert the mask"
-            )
+        what = "fills what the mask keeps, and in one row all of it: invert the mask"
+        if not is_fill:
+            given = flow.origin(call, 0, lambda c: is_view(c) or is_dropout(c))
+            readers = [flow.calls[row] for row in flow.read_by[call.outputs[0]]]
+            is_after = given is not None and given.name == "softmax"
+            if is_after and not {"sum", "linalg_vector_norm"} & {
+                c.name for c in readers
+            }:
+                what = (
+                    "masks weights that add up to one with what it hides: mask scores"
+                )
+            elif "softmax" in {c.name for c in readers}:
+                what = "multiplies scores by a mask: exp(0) is 1, and nothing is masked"
+            else:
+                continue
         yield Mistake(
-            made,
-            f"{made.label} before softmax {what}",
+            call if call.is_own else mask,
+            f"{call.label} {what}",
             f"{mask.label} makes ones where a step may look (line {mask.line})",
-            (mask, call),
+            (mask,),
         )
+
+
+def find_triangle(flow: Flow, call: ReadCall) -> ReadCall | None:
+    """Return what makes a mask of ones at each step and all before it, or after it."""
+    mask = flow.maker(call, 1)  # it may be made when the module is
+    while mask is not None and mask.inputs and is_view(mask):
+        mask = flow.maker(mask, 0)
+    if mask is None or mask.name not in {"tril", "triu"}:
+        return None
+    ones, diagonal = flow.maker(mask, 0), mask.arguments.get("diagonal", 0)
+    has_diagonal = diagonal >= 0 if mask.name == "tril" else diagonal <= 0
+    is_ones = ones is not None and ones.name in {"ones", "full"}
+    return mask if is_ones and has_diagonal else None
+
+
+def find_cut_masks(flow: Flow) -> Iterator[Mistake]:
+    """Yield causal attention whose queries are fewer than its keys, as with a cache."""
+    names = {name for name in flow.calls.names if "scaled_dot_product" in name}
+    for call in flow.named(names, is_own=True):
+        n_queries, n_keys = (shape[-2] for shape in call.shapes[:2])
+        if call.arguments.get("is_causal") and n_queries < n_keys:
+            yield Mistake(
+                call,
+                f"is_causal counts from the first key: {n_queries} queries see the "
+                f"first {n_queries} of {n_keys} keys; the last ones need a mask, and "
+                "one query none",
+                "torch aligns the mask at its upper left corner",
+            )
+
+
+def find_lost_states(flow: Flow) -> Iterator[Mistake]:
+    """Yield cells that are called step by step, and never get their own state."""
+    by_line: dict[object, list[ModuleCall]] = defaultdict(list)
+    for layer in flow.module_calls:
+        if layer.class_name.rpartition(".")[2] in CELLS:
+            by_line[layer.root, layer.module, layer.parent, layer.line].append(layer)
+    for layers in by_line.values():
+        is_fresh = all(len({path[0] for path, _ in one.inputs}) == 1 for one in layers)
+        given = {one.inputs[0][1].tensor_id for one in layers if one.inputs}
+        if is_fresh and len(given) > 1:
+            name = layers[0].class_name.rpartition(".")[2]
+            yield Mistake(
+                flow.calls[layers[0].first_op],
+                f"{name} begins each of {len(given)} steps with a state of zeros: give "
+                "it the state that it returned",
+                "its second argument is missing in each call of this line",
+                line=layers[0].line,
+            )
 
 
 def find_passed(flow: Flow, call: ReadCall, operand: int = 0) -> int:
@@ -193,31 +254,81 @@ def find_passed(flow: Flow, call: ReadCall, operand: int = 0) -> int:
 
 
 def find_copied_labels(flow: Flow) -> Iterator[Mistake]:
-    """Yield losses whose targets are what a recurrent layer reads, step by step."""
+    """Yield losses of each step whose targets are its own input, or two steps later."""
     layers = {
         layer.outputs[0][1].tensor_id: layer
         for layer, _, _ in list_layers(flow, RECURRENT)
     }
-    for loss in flow.named(("nll_loss_forward",)) if layers else ():
-        call, at, layer = loss, 0, None
-        while call.name != "embedding":
-            found = layers.get(call.inputs[at])
-            made = flow.maker(call, at)
-            if found is not None:
-                layer, made = found, find_reader(flow, found)
-            if made is None or not (found or made.name in HANDING):
-                break
-            call, at = made, int(made.name in {"addmm", "embedding"})
-        if layer is None or call.name != "embedding":
+    is_causal = not {"tril", "triu"}.isdisjoint(flow.calls.names) or any(
+        dict(one.arguments).get("is_causal") for one in flow.program.signatures
+    )
+    names = ("nll_loss_forward", "gather") if layers or is_causal else ()
+    for loss in flow.named(names):
+        soft = flow.origin(loss, 0, is_view) if loss.name == "gather" else None
+        if loss.name == "gather" and (soft is None or soft.name != "log_softmax"):
             continue
-        if describe_source(flow, call, 1) == describe_source(flow, loss, 1):
-            yield Mistake(
-                loss,
-                f"the targets are the inputs of {layer.class_name}: each step is to "
-                "return what it is given; shift the targets by one step",
-                f"{layer.class_name} (line {layer.line}) reads the same elements",
-                tuple(m for m in (flow.maker(loss, 1), call) if m is not None),
+        read = find_read_tokens(flow, loss, layers)
+        if read is None or not (is_causal or read[1]):
+            continue
+        call, _, start = read
+        given, at = find_elements(flow, call, 1)
+        wanted, to = find_elements(flow, loss, 1, LABELING)
+        shift = to - start - at
+        if given != wanted or shift not in {0, 2} or (shift and loss.is_own):
+            continue
+        text = (
+            "the targets are what the model reads: each step is to return what it is "
+            "given; shift the targets by one step"
+        )
+        if shift:
+            text = (
+                "the targets are shifted twice, as the loss of this model shifts them, "
+                "too: give it the same tokens as inputs and as labels"
             )
+        made = (flow.maker(loss, 1), call)
+        yield Mistake(
+            loss,
+            text,
+            f"the tokens are read at line {call.line}",
+            tuple(m for m in made if m is not None),
+        )
+
+
+def find_read_tokens(
+    flow: Flow, loss: ReadCall, layers: "Mapping[int, ModuleCall]"
+) -> "tuple[ReadCall, bool, int] | None":
+    """Return the embedding that a loss's rows are computed of, step by step.
+
+    Also whether a recurrent layer is between them, and how many first steps are cut.
+    """
+    call, at, is_recurrent, start = loss, 0, False, 0
+    while call.name != "embedding":
+        layer = layers.get(call.inputs[at])
+        made = flow.maker(call, at)
+        if layer is not None:
+            is_recurrent, made = True, find_reader(flow, layer)
+        if made is None or not made.inputs or not (layer or is_handing(made)):
+            return None
+        if made.name == "slice" and made.arguments["dim"] % len(made.shapes[0]) == 1:
+            start += made.arguments.get("start") or 0
+        call, at = made, find_step_operand(flow, made)
+    return call, is_recurrent, start
+
+
+def is_handing(call: ReadCall) -> bool:
+    """Whether each row of a result is computed of one row of an operand."""
+    return call.name in HANDING or "scaled_dot_product" in call.name
+
+
+def find_step_operand(flow: Flow, call: ReadCall) -> int:
+    """Return the operand of a call whose rows are the steps."""
+    if "scaled_dot_product" in call.name:
+        return 2
+    if call.name in {"addmm", "embedding"}:
+        return 1
+    made = flow.origin(call, 0, lambda c: is_view(c) or is_dropout(c))
+    is_weight = made is None or made.name == "softmax"
+    return int(is_weight and len(call.inputs) > 1)
 
 
 def find_reader(flow: Flow, layer: "ModuleCall") -> ReadCall | None:
@@ -228,17 +339,31 @@ def find_reader(flow: Flow, layer: "ModuleCall") -> ReadCall | None:
     return None if row is None else flow.calls[row]
 
 
-def describe_source(flow: Flow, call: ReadCall, operand: int) -> object:
-    """Return from what an operand was selected and joined, equal for equal elements."""
-    made = flow.maker(call, operand)
-    if made is None or not made.inputs:
-        return call.inputs[operand]
-    if prod(made.shapes[0]) == prod(made.made_shapes[0]) and is_view(made):
-        return describe_source(flow, made, 0)
-    if made.name in {"slice", "select", "stack", "cat"}:
-        parts = [describe_source(flow, made, k) for k in range(len(made.inputs))]
-        return (made.name, [*made.arguments.items()], parts)
-    return made.outputs[0]
+def find_elements(
+    flow: Flow, call: ReadCall, operand: int, passed: frozenset[str] = frozenset()
+) -> tuple[object, int]:
+    """Return of what an operand is elements, equal for equal ones, and from which on.
+
+    ``passed`` are operators that replace some of the elements.
+    """
+    made, first = flow.maker(call, operand), 0
+    while made is not None and made.inputs:
+        is_whole = prod(made.shapes[0]) == prod(made.made_shapes[0]) and is_view(made)
+        if made.name == "slice":
+            start, n = made.arguments.get("start") or 0, max(made.shapes[0], default=0)
+            first += start if start >= 0 else start + n
+        elif made.name == "constant_pad_nd" and "constant_pad_nd" in passed:
+            first -= made.arguments["pad"][0]
+        elif made.name in {"select", "stack", "cat"}:
+            parts = [find_elements(flow, made, k) for k in range(len(made.inputs))]
+            first += parts[0][1]
+            each = [(part, at - parts[0][1]) for part, at in parts]
+            return (made.name, [*made.arguments.items()], each), first
+        elif not is_whole and made.name not in passed:
+            return made.outputs[0], first
+        call, operand = made, 0
+        made = flow.maker(made, 0)
+    return call.inputs[operand], first
 
 
 def find_one_key(flow: Flow) -> Iterator[Mistake]:

@@ -55,20 +55,20 @@ def is_weights(call: ReadCall) -> bool:
 
 
 def find_softmax_of_one(flow: Flow) -> Iterator[Mistake]:
-    """Yield lines where each softmax is over a dimension of size one: all ones."""
+    """Yield lines where each softmax, or argmax, is over a dimension of size one."""
     seen: dict[tuple[object, str], list[tuple[int, ReadCall]]] = defaultdict(list)
-    for call in flow.named(("softmax", "log_softmax"), is_own=True):
-        shape = call.made_shapes[0]
-        if shape:
+    for call in flow.named(("softmax", "log_softmax", "argmax"), is_own=True):
+        shape = call.shapes[0]
+        if shape and call.arguments.get("dim") is not None:
             dim = call.arguments["dim"] % len(shape)
             seen[call.site, call.label].append((shape[dim], call))
     for (_, label), found in seen.items():
         call = found[0][1]
-        if any(size != 1 for size, _ in found) or prod(call.made_shapes[0]) == 1:
+        if any(size != 1 for size, _ in found) or prod(call.shapes[0]) == 1:
             continue
         yield Mistake(
             call,
-            f"{label} of {format_shape(call.made_shapes[0])} is over a dimension of "
+            f"{label} of {format_shape(call.shapes[0])} is over a dimension of "
             "size one: the result does not depend on what it is given",
             f"dim={call.arguments['dim']} has size 1 in each of {len(found)} calls",
             line=flow.find_built(call),
@@ -137,9 +137,10 @@ def find_normalized(flow: Flow) -> Iterator[Mistake]:
             for n in norms
         ]
         kept = atoms_of(*call.axes[0], *call.axes[1]) - summed
-        if len(norms) == 2 and norms[0].is_own and all(a and a <= kept for a in axes):
+        other = [one for one, a in zip(norms, axes, strict=True) if a and a <= kept]
+        if len(norms) == 2 and other and other[0].is_own:
             yield Mistake(
-                norms[0],
+                other[0],
                 f"{call.label} (line {call.line}) sums over {size_of(call.axes[0][-1])}"
                 " elements of vectors that are normalized over another dimension: "
                 "normalize over that one",
@@ -151,6 +152,8 @@ def find_normalized(flow: Flow) -> Iterator[Mistake]:
 def find_norm(flow: Flow, call: ReadCall, operand: int) -> ReadCall | None:
     """Return the norm that an operand of a call is divided by."""
     made = flow.origin(call, operand, is_view)
+    if made is not None and made.name == "mul" and () in made.shapes:  # a temperature
+        made = flow.origin(made, int(made.shapes[0] == ()), is_view)
     if made is None or made.name != "div" or len(made.inputs) < 2:
         return None
     norm = flow.origin(made, 1, lambda c: is_view(c) or c.name in KEEPING)
@@ -282,7 +285,11 @@ def find_scrambles(flow: Flow) -> Iterator[Mistake]:
         call = flow.calls[row]
         if not call.is_own or call.function in RESHAPING:
             continue
-        mixed = [one for one in found if not is_regrouped(flow, one)]
+        mixed = [
+            one
+            for one in found
+            if not (is_regrouped(flow, one) or is_last_cut(flow, call, one))
+        ]
         if not mixed or is_skew(flow, call):
             continue
         before, after = mixed[0]
@@ -304,6 +311,18 @@ def is_regrouped(flow: Flow, mixed: Mixed) -> bool:
     if len(whole) == 1:
         return True
     return len([size for _, size in mixed.before if size != 1]) < 2
+
+
+def is_last_cut(flow: Flow, call: ReadCall, mixed: Mixed) -> bool:
+    """Whether a view cuts the last dimension, which was moved there before.
+
+    ``(batch, h, w, anchors * 4)`` to ``(batch, -1, 4)``, as detectors do.
+    """
+    moved = flow.origin(call, 0, lambda c: c.name in {"clone", "contiguous"})
+    last = mixed.before[-1][1]
+    is_moved = moved is not None and moved.name in {"permute", "transpose"}
+    is_cut = last % mixed.after[-1] == 0 and last == call.shapes[0][-1]
+    return is_moved and is_cut and len(mixed.after) > 1
 
 
 def is_skew(flow: Flow, call: ReadCall) -> bool:

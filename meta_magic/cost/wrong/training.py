@@ -81,7 +81,7 @@ def find_idle_steps(flow: Flow) -> Iterator[Mistake]:
 
 def find_discarded_gradients(flow: Flow) -> Iterator[Mistake]:
     """Yield a ``zero_grad`` that clears most gradients before a step uses them."""
-    if any(len({c.site for c in some}) != 1 for some in (flow.clears, flow.steps)):
+    if not flow.clears or len({c.site for c in flow.steps}) != 1:
         return  # gradients of one optimizer may be cleared before another one steps
     marks = [c.name for c in flow.calls.find((RECORDED, RECORDED_END))]
     if any(one == other == RECORDED for one, other in pairwise(marks)):
@@ -256,22 +256,28 @@ def is_only_read(flow: Flow, call: "ModuleCall") -> bool:
 
 
 def find_self_copies(flow: Flow) -> Iterator[Mistake]:
-    """Yield where trained parameters are loaded from themselves: no copy was kept."""
-    if not flow.steps:
-        return
-    for call in flow.calls.find(("copy_",), is_own=True):
+    """Yield where trained parameters are loaded from themselves: no copy was kept.
+
+    Or they are averaged with themselves.
+    """
+    for call in flow.calls.find(("copy_", "lerp_", "add_"), is_own=True):
         first, second = [*call.signature.inputs, None][:2]
-        if len(call.inputs) < 2 or first != second:
+        if not flow.steps or len(call.inputs) < 2 or first != second:
             continue
+        before = flow.maker(call, 0)
+        has_line = before is not None and before.line == call.line
+        if call.name == "add_" and not (has_line and before and before.name == "mul_"):
+            continue  # weights may decay
         target, source = (flow.storages[tensor] for tensor in call.inputs[:2])
         if target == source and target in flow.trained:
-            made = flow.maker(call, 1)
+            made = [flow.maker(call, 1), before and flow.maker(before, 0)]
             yield Mistake(
                 call,
-                "copies parameters onto themselves: both are the same tensors; "
-                "copy.deepcopy keeps a copy",
-                "state_dict() returns the parameters, and an assignment a second name",
-                () if made is None else (made,),
+                "writes parameters onto themselves: both are the same memory; "
+                "copy.deepcopy, or clone(), keeps a copy",
+                "state_dict() and detach() copy nothing, and an assignment gives a "
+                "second name",
+                tuple(one for one in made if one is not None),
             )
             return
 

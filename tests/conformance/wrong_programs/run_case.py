@@ -10,9 +10,10 @@ __all__ = ["find_notes", "read_cases"]
 IMPORTS = "import copy, math, torch, torch.nn as nn, torch.nn.functional as F\n"
 
 
-def read_cases(path: Path) -> dict[str, str]:
-    """Return the programs of a file by name, each with the imports before it."""
-    return split_programs(IMPORTS, path.read_text("utf-8"))
+def read_cases(kind: str) -> dict[str, str]:
+    """Return the ``wrong`` or ``odd`` programs by name, each with imports before it."""
+    paths = sorted(Path(__file__).parent.glob(f"{kind}_*.py"))
+    return split_programs(IMPORTS, "\n".join(path.read_text("utf-8") for path in paths))
 
 
 def find_notes(text: str) -> list[Note]:

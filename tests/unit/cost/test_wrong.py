@@ -1,7 +1,5 @@
 """Programs that run and are wrong, and right ones that look like them."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
@@ -10,9 +8,8 @@ from torch.nn import functional as F
 from meta_magic import record
 from tests.conformance.wrong_programs import run_case
 
-FOLDER = Path(run_case.__file__).parent
-WRONG = run_case.read_cases(FOLDER / "wrong_but_running.py")
-RIGHT = run_case.read_cases(FOLDER / "odd_but_right.py")
+WRONG = run_case.read_cases("wrong")
+RIGHT = run_case.read_cases("odd")
 UNSEEN = {"layers in a dictionary"}
 """The module is gone when the recording ends: nothing is known of its attributes."""
 

@@ -1,0 +1,206 @@
+"""Rules about statements that have no effect, or another one than they seem to have.
+
+``model.eval`` without parentheses and ``p = p - 0.1 * p.grad`` run, and change nothing.
+They are looked for in the source of the files that made calls, once for each text. Read
+:func:`list_sources` first.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
+from linecache import getlines
+from typing import Final, TypeAlias
+
+from meta_magic.cost.wrong.flow import (
+    FORWARD,
+    Flow,
+    Mistake,
+    list_nodes,
+    name_of,
+    name_set,
+)
+from meta_magic.cost.wrong.loop_source import Source, list_loops
+
+METHODS: Final = name_set("eval train zero_grad step backward update")
+"""Methods that are called for what they do."""
+
+IN_PLACE: Final = name_set(
+    "masked_fill clamp scatter scatter_add index_add index_fill index_copy lerp"
+)
+PURE: Final = IN_PLACE | name_set("transpose permute reshape detach softmax")
+"""Functions that change nothing; some have a twin that does."""
+
+OTHER: Final = re.compile(
+    r"(^|_)(ref|reference|ema|target|teacher|frozen|old|slow|shadow|best|avg)(_|$)"
+)
+"""Names of a module that is not the one that is trained."""
+
+Found: TypeAlias = tuple[ast.stmt, str, str]
+"""A statement, and what a mistake says of it: the text and why."""
+
+
+def list_sources(flow: Flow) -> Iterator[Source]:
+    """Yield the source of each file of the user's own code that made a call."""
+    seen = set[str]()
+    for call in flow.first_own:
+        at = call.position
+        if at is not None and at.file not in seen:
+            seen.add(at.file)
+            yield Source(call, at.line, "".join(getlines(at.file)), [])
+
+
+def find_statements(
+    look: Callable[[str, frozenset[str]], list[Found]], flow: Flow
+) -> Iterator[Mistake]:
+    """Yield a mistake for each statement that a function finds in a source."""
+    modules = {node for root in flow.modules for node in root.walk()}
+    names = {(node.fqn or root.name) for root in flow.modules for node in root.walk()}
+    tensors = {tensor.name for node in modules for tensor in node.tensors}
+    own, others = (
+        {name.rpartition(".")[2] for name in some} for some in (names, tensors)
+    )
+    for source in list_sources(flow):
+        for node, text, why in look(source.text, frozenset(own - others)):
+            yield source.make_mistake(node, text, why)
+
+
+@lru_cache(maxsize=8)
+def list_uncalled(text: str, _modules: frozenset[str]) -> list[Found]:
+    """List statements such as ``model.eval``."""
+    return [
+        (
+            node,
+            f"{ast.unparse(node)} calls nothing: write {ast.unparse(node)}()",
+            "a method without parentheses is only read",
+        )
+        for node in list_nodes(text)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Attribute)
+        and node.value.attr in METHODS
+    ]
+
+
+@lru_cache(maxsize=8)
+def list_lost_updates(text: str, _modules: frozenset[str]) -> list[Found]:
+    """List last statements of loops over parameters that bind the loop's variable."""
+    found: list[Found] = []
+    for loop in list_nodes(text) if "parameters()" in text else ():
+        if isinstance(loop, ast.For) and isinstance(last := loop.body[-1], ast.Assign):
+            bound = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+            name = getattr(last.targets[0], "id", "")
+            is_computed = name in bound and isinstance(last.value, ast.BinOp)
+            if is_computed and "parameters()" in ast.unparse(loop.iter):
+                what = f"{name} = ... names another tensor, and changes no parameter: "
+                why = f"{name} is the variable of the loop"
+                found.append((last, f"{what}write {name}.copy_(...)", why))
+    return found
+
+
+@lru_cache(maxsize=8)
+def list_attributes(text: str, modules: frozenset[str]) -> list[Found]:
+    """List ``module.requires_grad = False``, an attribute like any other."""
+    found: list[Found] = []
+    for node in list_nodes(text) if ".requires_grad" in text else ():
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        if isinstance(target, ast.Attribute) and target.attr == "requires_grad":
+            name, owner = name_of(target.value), ast.unparse(target.value)
+            if name in modules and isinstance(node, ast.Assign):
+                what = f"{owner}.requires_grad is an attribute that torch does not read"
+                text = f"{what}: write {owner}.requires_grad_(False)"
+                found.append((node, text, f"{name} is a module"))
+    return found
+
+
+@lru_cache(maxsize=8)
+def list_second_names(text: str, modules: frozenset[str]) -> list[Found]:
+    """List ``reference = model``: one module by two names, where two are meant."""
+    found: list[Found] = []
+    for node in list_nodes(text):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
+            name, value = name_of(node.targets[0]), node.value.id
+            is_module = {name, value} & modules
+            if is_module and OTHER.search(name) and not OTHER.search(value):
+                what = f"{name} is {value} by a second name: "
+                why = "what trains one changes the other"
+                found.append((node, f"{what}write copy.deepcopy({value})", why))
+    return found
+
+
+def find_dropped_results(flow: Flow) -> Iterator[Mistake]:
+    """Yield statements of a function or loop that compute a tensor nobody gets."""
+    for source in list_sources(flow):
+        for node in list_nodes(source.text):
+            called = node.value if isinstance(node, ast.Expr) else None
+            if not isinstance(called, ast.Call) or called.col_offset == 0:
+                continue
+            name = name_of(called.func)
+            names = (name,) if name in PURE else ()
+            for call in flow.calls.find(names, FORWARD, is_own=True):
+                at = call.position
+                is_here = at is not None and at.line == called.lineno
+                if is_here and call.outputs[0] not in flow.read_by:
+                    twin = f", or write {name}_" if name in IN_PLACE else ""
+                    yield source.make_mistake(
+                        called,
+                        f"{name} returns another tensor, which nothing reads: assign "
+                        f"it{twin}",
+                        "the tensor that it is called on stays as it is",
+                    )
+                    break
+
+
+def find_other_steps(flow: Flow) -> Iterator[Mistake]:
+    """Yield optimizers that replace that of a schedule, and steps without the scaler.
+
+    The optimizer whose rates a schedule changes is then not the one that steps.
+    """
+    for source in list_loops(flow):
+        before, loop = list_bound(source.text), source.loops[0]
+        inner = [n for n in ast.walk(loop) if isinstance(n, ast.Call)]
+        stepped = {
+            ast.unparse(call.func.value): call
+            for call in inner
+            if isinstance(call.func, ast.Attribute) and call.func.attr == "step"
+        }
+        bound = dict[str, str]()
+        for name, value, node in before:
+            made = [v for v in bound.values() if "lr_sch" in v and f"({name}," in v]
+            is_again = made and name in bound and name in stepped
+            if is_again and node.lineno < loop.lineno:
+                yield source.make_mistake(
+                    node,
+                    f"the schedule has the {name} that was there before, and changes "
+                    "no learning rate of this one: make it after the optimizer",
+                    f"{made[0][:60]} comes first",
+                )
+            bound[name] = value
+        for scaler in [n for n, value in bound.items() if "GradScaler(" in value]:
+            plain = [n for n in stepped if "optim." in bound.get(n, "")]
+            called = {ast.unparse(call.func) for call in inner}
+            own = {f"{scaler}.step", f"{scaler}.unscale_"}
+            if plain and f"{scaler}.scale" in called and called.isdisjoint(own):
+                yield source.make_mistake(
+                    stepped[plain[0]],
+                    f"steps with gradients that {scaler} has scaled: write "
+                    f"{scaler}.step({plain[0]}) and {scaler}.update()",
+                    f"{scaler}.scale(loss) multiplies all gradients",
+                )
+
+
+@lru_cache(maxsize=8)
+def list_bound(text: str) -> list[tuple[str, str, ast.stmt]]:
+    """Return the assignments of a source that makes schedules or scalers, in order."""
+    nodes = list_nodes(text) if "lr_sch" in text or "GradScaler" in text else ()
+    found = [
+        (ast.unparse(node.targets[0]), ast.unparse(node.value), node)
+        for node in nodes
+        if isinstance(node, ast.Assign)
+    ]
+    return sorted(found, key=lambda one: one[2].lineno)
+
+
+find_uncalled, find_lost_updates, find_attributes, find_second_names = (
+    partial(find_statements, look)
+    for look in (list_uncalled, list_lost_updates, list_attributes, list_second_names)
+)
