@@ -192,6 +192,16 @@ class Flow:
         }
 
     @cached_property
+    def module_names(self) -> set[str]:
+        """The last part of the name of each module, unless a tensor has it, too."""
+        names, tensors = set[str](), set[str]()
+        for root in self.modules:
+            for node in root.walk():
+                names.add((node.fqn or root.name).rpartition(".")[2])
+                tensors.update(one.name.rpartition(".")[2] for one in node.tensors)
+        return names - tensors
+
+    @cached_property
     def steps(self) -> list[ReadCall]:
         """The calls that begin a step of an optimizer."""
         return [*self._find_recorded("Optimizer.step")]

@@ -225,7 +225,8 @@ def find_cut_masks(flow: Flow) -> Iterator[Mistake]:
 def find_lost_states(flow: Flow) -> Iterator[Mistake]:
     """Yield cells that are called step by step, and never get their own state."""
     by_line: dict[object, list[ModuleCall]] = defaultdict(list)
-    for layer in flow.module_calls:
+    classes = {name.rpartition(".")[2] for _, _, name in flow.program.modules}
+    for layer in () if classes.isdisjoint(CELLS) else flow.module_calls:
         if layer.class_name.rpartition(".")[2] in CELLS:
             by_line[layer.root, layer.module, layer.parent, layer.line].append(layer)
     for layers in by_line.values():
@@ -255,6 +256,8 @@ def find_passed(flow: Flow, call: ReadCall, operand: int = 0) -> int:
 
 def find_copied_labels(flow: Flow) -> Iterator[Mistake]:
     """Yield losses of each step whose targets are its own input, or two steps later."""
+    if "embedding" not in flow.calls.names:
+        return
     layers = {
         layer.outputs[0][1].tensor_id: layer
         for layer, _, _ in list_layers(flow, RECURRENT)

@@ -36,8 +36,9 @@ OTHER: Final = re.compile(
 )
 """Names of a module that is not the one that is trained."""
 
-Found: TypeAlias = tuple[ast.stmt, str, str]
-"""A statement, and what a mistake says of it: the text and why."""
+Found: TypeAlias = tuple[ast.stmt, str, str, set[str] | None]
+"""A statement, what a mistake says of it, and why; names of which one must be that of a
+module, None for no such condition."""
 
 
 def list_sources(flow: Flow) -> Iterator[Source]:
@@ -51,28 +52,24 @@ def list_sources(flow: Flow) -> Iterator[Source]:
 
 
 def find_statements(
-    look: Callable[[str, frozenset[str]], list[Found]], flow: Flow
+    look: Callable[[str], list[Found]], flow: Flow
 ) -> Iterator[Mistake]:
     """Yield a mistake for each statement that a function finds in a source."""
-    modules = {node for root in flow.modules for node in root.walk()}
-    names = {(node.fqn or root.name) for root in flow.modules for node in root.walk()}
-    tensors = {tensor.name for node in modules for tensor in node.tensors}
-    own, others = (
-        {name.rpartition(".")[2] for name in some} for some in (names, tensors)
-    )
     for source in list_sources(flow):
-        for node, text, why in look(source.text, frozenset(own - others)):
-            yield source.make_mistake(node, text, why)
+        for node, text, why, names in look(source.text):
+            if names is None or names & flow.module_names:
+                yield source.make_mistake(node, text, why)
 
 
 @lru_cache(maxsize=8)
-def list_uncalled(text: str, _modules: frozenset[str]) -> list[Found]:
+def list_uncalled(text: str) -> list[Found]:
     """List statements such as ``model.eval``."""
     return [
         (
             node,
             f"{ast.unparse(node)} calls nothing: write {ast.unparse(node)}()",
             "a method without parentheses is only read",
+            None,
         )
         for node in list_nodes(text)
         if isinstance(node, ast.Expr)
@@ -82,7 +79,7 @@ def list_uncalled(text: str, _modules: frozenset[str]) -> list[Found]:
 
 
 @lru_cache(maxsize=8)
-def list_lost_updates(text: str, _modules: frozenset[str]) -> list[Found]:
+def list_lost_updates(text: str) -> list[Found]:
     """List last statements of loops over parameters that bind the loop's variable."""
     found: list[Found] = []
     for loop in list_nodes(text) if "parameters()" in text else ():
@@ -93,37 +90,37 @@ def list_lost_updates(text: str, _modules: frozenset[str]) -> list[Found]:
             if is_computed and "parameters()" in ast.unparse(loop.iter):
                 what = f"{name} = ... names another tensor, and changes no parameter: "
                 why = f"{name} is the variable of the loop"
-                found.append((last, f"{what}write {name}.copy_(...)", why))
+                found.append((last, f"{what}write {name}.copy_(...)", why, None))
     return found
 
 
 @lru_cache(maxsize=8)
-def list_attributes(text: str, modules: frozenset[str]) -> list[Found]:
+def list_attributes(text: str) -> list[Found]:
     """List ``module.requires_grad = False``, an attribute like any other."""
     found: list[Found] = []
     for node in list_nodes(text) if ".requires_grad" in text else ():
         target = node.targets[0] if isinstance(node, ast.Assign) else None
         if isinstance(target, ast.Attribute) and target.attr == "requires_grad":
             name, owner = name_of(target.value), ast.unparse(target.value)
-            if name in modules and isinstance(node, ast.Assign):
+            if isinstance(node, ast.Assign):
                 what = f"{owner}.requires_grad is an attribute that torch does not read"
                 text = f"{what}: write {owner}.requires_grad_(False)"
-                found.append((node, text, f"{name} is a module"))
+                found.append((node, text, f"{name} is a module", {name}))
     return found
 
 
 @lru_cache(maxsize=8)
-def list_second_names(text: str, modules: frozenset[str]) -> list[Found]:
+def list_second_names(code: str) -> list[Found]:
     """List ``reference = model``: one module by two names, where two are meant."""
     found: list[Found] = []
-    for node in list_nodes(text):
+    for node in list_nodes(code):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
             name, value = name_of(node.targets[0]), node.value.id
-            is_module = {name, value} & modules
-            if is_module and OTHER.search(name) and not OTHER.search(value):
+            if OTHER.search(name) and not OTHER.search(value):
                 what = f"{name} is {value} by a second name: "
                 why = "what trains one changes the other"
-                found.append((node, f"{what}write copy.deepcopy({value})", why))
+                text = f"{what}write copy.deepcopy({value})"
+                found.append((node, text, why, {name, value}))
     return found
 
 

@@ -260,7 +260,8 @@ def find_self_copies(flow: Flow) -> Iterator[Mistake]:
 
     Or they are averaged with themselves.
     """
-    for call in flow.calls.find(("copy_", "lerp_", "add_"), is_own=True):
+    phases = {*PHASES} - {"backward", "optimizer"}
+    for call in flow.calls.find(("copy_", "lerp_", "add_"), phases, is_own=True):
         first, second = [*call.signature.inputs, None][:2]
         if not flow.steps or len(call.inputs) < 2 or first != second:
             continue
