@@ -5,11 +5,11 @@ from linecache import getline
 from typing import TYPE_CHECKING, Final
 
 from meta_magic.cost.wrong import (
+    idle_statements,
     loop_source,
     losses,
     sequence_layers,
     shapes,
-    statements,
     training,
 )
 from meta_magic.cost.wrong.flow import Flow, Mistake
@@ -69,12 +69,12 @@ LIKELY: Final[Mapping[str, Rule]] = {
     "self copy": training.find_self_copies,
     "fresh layer": training.find_fresh_layers,
     "stale optimizer": training.find_stale_optimizers,
-    "not called": statements.find_uncalled,
-    "unused result": statements.find_dropped_results,
-    "lost update": statements.find_lost_updates,
-    "frozen attribute": statements.find_attributes,
-    "second name": statements.find_second_names,
-    "other step": statements.find_other_steps,
+    "not called": idle_statements.find_uncalled,
+    "unused result": idle_statements.find_dropped_results,
+    "lost update": idle_statements.find_lost_updates,
+    "frozen attribute": idle_statements.find_attributes,
+    "second name": idle_statements.find_second_names,
+    "other step": idle_statements.find_other_steps,
     "early schedule": loop_source.find_early_schedules,
     "useless clip": loop_source.find_useless_clips,
     "fresh optimizer": training.find_fresh_optimizers,
