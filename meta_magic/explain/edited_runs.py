@@ -51,6 +51,10 @@ PATIENCE: Final = 6.0
 SECONDS_OF_MANY: Final = 0.25
 """Processor time after which a child that tries many edits begins no other."""
 
+MAX_PLAIN: Final = 2**11
+"""The most calls of a block that is tried under plain torch, which is slower than a
+recording where most calls are cache hits."""
+
 NO_END: Final = "it crashed, or did not end"
 
 
@@ -84,6 +88,7 @@ class EditableBlock:
         lines: Lines that may be edited: the user typed them, and they run again.
         frames: The lines of its file on the way to the failed call, outermost first.
         failed_line: The last of them, if torch was called there.
+        n_calls: How many calls were recorded before the failed one.
     """
 
     rerun: Rerun
@@ -94,6 +99,7 @@ class EditableBlock:
     seconds: float
     frames: tuple[SourcePosition, ...] = ()
     failed_line: int | None = None
+    n_calls: int = 0
 
     @cached_property
     def program(self) -> SourceText:
@@ -137,7 +143,8 @@ def find_block(trace: Trace) -> EditableBlock | None:
     line = frames[-1].line if frames else None
     failed_line = line if line in _list_lines(trace, rerun) else None
     return EditableBlock(
-        rerun, text, typed, first, lines, trace.seconds, frames, failed_line
+        *(rerun, text, typed, first, lines, trace.seconds, frames, failed_line),
+        n_calls=len(trace.ops),
     )
 
 
@@ -311,7 +318,8 @@ def _fails_plainly(block: EditableBlock, refused: list[str]) -> bool:
     held = (one.kept for one in block.rerun.before.values() if not one.is_plain)
     kinds = (ModuleType, FunctionType, BuiltinFunctionType, type, type(None))
     is_real = not all(isinstance(one and one(), kinds) for one in held)
-    parsed = None if is_real or REAL.search(block.text) else block.parse(NO_EDIT)
+    is_other = is_real or block.n_calls > MAX_PLAIN or REAL.search(block.text)
+    parsed = None if is_other else block.parse(NO_EDIT)
     if parsed is None:
         return False
     with torch.device("meta"):
