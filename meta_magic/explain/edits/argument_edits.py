@@ -73,6 +73,14 @@ DIMS: Final = frozenset(
 )
 """Functions whose integers are dimensions."""
 
+REFUSED_ARGUMENTS: Final = re.compile(
+    r"keyword argument|combination of arguments|Expected one of cpu, cuda"
+)
+"""Part of messages about an argument that a function does not have, or no device."""
+
+TORCH_NAMES: Final = {"axes": "dim", "size": "shape", "shape": "size"}
+"""Names of arguments as other libraries have them, or other functions of torch."""
+
 SUGGESTED: Final = re.compile(r"(\w+)=(True|False|None)\b")
 """An argument in a message, as in "You can pass `enforce_sorted=False`"."""
 
@@ -150,8 +158,12 @@ def edit_arguments(situation: Situation) -> Iterator[Edit]:
         if called.node.lineno in situation.lines:
             yield from _turn_dims(situation, called, far)
             removed = _remove_method(program, called, far)
-            is_failed = situation.is_failed(called.node)
-            yield from mark_lossy(removed) if is_failed else removed
+            if not situation.is_failed(called.node):
+                yield from removed
+            elif REFUSED_ARGUMENTS.search(situation.error):
+                yield from _mend_arguments(situation, called.node)
+            else:
+                yield from mark_lossy(removed)
             yield from _free_sizes(program, called, far)
             yield from _complete_order(situation, called, far)
         if called.name == "einsum" and called.node.lineno in situation.lines[:1]:
@@ -187,6 +199,22 @@ def _add_arguments(situation: Situation, called: Called, far: float) -> Iterator
             is_named = keyword.arg in error.replace("-", "")
             cost = (SURE_COST if is_named and value.value else FLAG_COST) + far
             yield from program.replace(value, other, cost)
+
+
+def _mend_arguments(situation: Situation, node: ast.Call) -> Iterator[Edit]:
+    """Yield edits of an argument that a function does not have, or of a device."""
+    program = situation.program
+    for value in (*node.args, *(keyword.value for keyword in node.keywords)):
+        if isinstance(value, ast.Constant) and value.value == "gpu":
+            yield from program.replace(value, repr("cuda"), SURE_COST)
+    for keyword in node.keywords:
+        if keyword.arg and keyword.arg in situation.error:
+            if keyword.arg in TORCH_NAMES:
+                text = f"{TORCH_NAMES[keyword.arg]}={program.read(keyword.value)}"
+                yield from program.replace(keyword, text, SURE_COST)
+            others = [one for one in node.keywords if one is not keyword]
+            left = ast.unparse(ast.Call(node.func, node.args, others))
+            yield from mark_lossy(program.replace(node, left, DROP_COST))
 
 
 def _map_fewer(program: SourceText, node: ast.Call) -> Iterator[Edit]:

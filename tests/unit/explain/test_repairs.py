@@ -360,6 +360,9 @@ def test_channels_are_those_that_make_whole_pixels():
     ("text", "after"),
     [
         ("torch.ones(2, 3, 4).permute(0, 2)", "torch.ones(2, 3, 4).permute(0, 2, 1)"),
+        ("torch.ones(2, 3).sum(axes=1)", "torch.ones(2, 3).sum(dim=1)"),
+        ("torch.ones(2, 3).numpy(foo=2)", "torch.ones(2, 3).numpy()"),
+        ("torch.ones(2, 3).to('gpu')", "torch.ones(2, 3).to('cuda')"),
         ("nn.MultiheadAttention(100, 8)", "nn.MultiheadAttention(104, 8)"),
         ("x = torch.ones(8, 10)\nx.softmax(dim=2)", "x.softmax(dim=1)"),
         (
