@@ -142,6 +142,11 @@ def test_what_it_does_to_parameters_is_said():
     assert "8,010 parameters instead of 4,010" in found.text
 
 
+def test_a_device_that_torch_does_not_know_becomes_cuda():
+    found = explain("import torch\ntorch.ones(2, 3).to('gpu')")
+    assert [one.after for one in found.repairs] == ["torch.ones(2, 3).to('cuda')"]
+
+
 @pytest.mark.parametrize(
     ("last", "reason"),
     [
@@ -362,7 +367,6 @@ def test_channels_are_those_that_make_whole_pixels():
         ("torch.ones(2, 3, 4).permute(0, 2)", "torch.ones(2, 3, 4).permute(0, 2, 1)"),
         ("torch.ones(2, 3).sum(axes=1)", "torch.ones(2, 3).sum(dim=1)"),
         ("torch.ones(2, 3).numpy(foo=2)", "torch.ones(2, 3).numpy()"),
-        ("torch.ones(2, 3).to('gpu')", "torch.ones(2, 3).to('cuda')"),
         ("nn.MultiheadAttention(100, 8)", "nn.MultiheadAttention(104, 8)"),
         ("x = torch.ones(8, 10)\nx.softmax(dim=2)", "x.softmax(dim=1)"),
         (
