@@ -209,10 +209,11 @@ class Sliders {
   }
 
   async find_near() {
-    const { moved: near, sizes } = this;
+    const { moved: near, sizes, key } = this;
     const { values } = this.rows.find(({ name }) => name === near);
     this.status.textContent = `looking for a number of ${label(near)} that runs…`;
     const answer = await this.ask({ sizes, near, values });
+    if (key !== this.key) return; // a slider was moved meanwhile
     if (answer.error) this.status.textContent = answer.error;
     else this.go(answer.sizes);
   }
