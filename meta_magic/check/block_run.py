@@ -38,14 +38,9 @@ from meta_magic.ranks.nursery import run_side_by_side
 from meta_magic.ranks.recorded_ranks import enter_main, find_mismatches
 from meta_magic.session.record import record
 from meta_magic.session.recording import Recording
+from meta_magic.trace.expectations import CHECK_SECONDS
 from meta_magic.trace.notes import CellSource
-from meta_magic.trace.options import (
-    CHECK_SECONDS,
-    LIMITS,
-    N_VALUES,
-    Options,
-    ValueLimits,
-)
+from meta_magic.trace.options import LIMITS, N_VALUES, Options, ValueLimits
 from meta_magic.trace.rerun import Rerun, list_names, make_call_rerun, make_rerun
 from meta_magic.trace.sent import SentCalls
 from meta_magic.trace.trace import Trace
@@ -135,7 +130,7 @@ def run_script(request: Request) -> Iterator[BlockResult]:
         ranks = read_ranks(settings["ranks"], size)
         seconds = request.seconds + request.grace
         path = request.subject.path
-        code = b"" if path is None else path.read_bytes()
+        code = "" if path is None else path.read_text("utf-8", errors="replace")
         results = run_side_by_side(
             run_rank, request, ranks, seconds, code, is_check=True
         )

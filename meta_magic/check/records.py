@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from meta_magic.errors import CheckError
-from meta_magic.trace.expectations import Limit
-from meta_magic.trace.options import CHECK_SECONDS
+from meta_magic.trace.expectations import CHECK_SECONDS, Limit
 
 if TYPE_CHECKING:
     from meta_magic.designs.design import Design

@@ -5,7 +5,6 @@ is to be recorded, and for each that another one waits for. Their results lie in
 folder that they share. Read :func:`run_side_by_side`, then :func:`main`.
 """
 
-import ast
 import os
 import pickle
 import signal
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from meta_magic.errors import WorldError
+from meta_magic.trace.table import paused_collector
 from meta_magic.trace.world import Peers
 
 RESULT: Final = "rank-{}-result"
@@ -27,10 +27,13 @@ OUTPUT: Final = "rank-{}-output"
 N_LINES: Final = 3
 """Lines of a child's output that an error shows."""
 
+PIPELINES: Final = "torch.distributed.pipelining"
+
 HOME: Final = str(Path(__file__).parents[2])
 CODE: Final = (
     f"import sys; sys.path.append({HOME!r}); "
-    "from meta_magic.ranks.nursery import main; main()"
+    "from meta_magic.ranks.nursery import main; main(); "
+    "import os; sys.stderr.flush(); os._exit(0)"  # torch takes a second to end
 )
 
 
@@ -45,14 +48,14 @@ class Job(NamedTuple):
             that are recorded at the same time, and what it needs; what it returns is
             pickled.
         ranks: The ranks to call it with; a rank that one of these waits for is added.
-        code: What the ranks run; what it imports of torch is imported before.
+        code: What the ranks run.
         folder: The folder that they share.
         timeout: Seconds that each child may take, from its own start.
     """
 
     work: bytes
     ranks: tuple[int, ...]
-    code: str | bytes
+    code: str
     folder: str
     timeout: float
 
@@ -62,7 +65,7 @@ def run_side_by_side(
     given: object,
     ranks: Sequence[int],
     timeout: float,
-    code: str | bytes,
+    code: str,
     *,
     is_check: bool = False,
 ) -> dict[int, Any]:
@@ -92,7 +95,7 @@ def run_all(
     givens: Sequence[object],
     ranks: Sequence[int],
     timeout: float,
-    code: str | bytes,
+    code: str,
     *,
     is_check: bool = False,
 ) -> list[dict[int, Any] | WorldError]:
@@ -122,7 +125,8 @@ def run_all(
         if is_check:
             for own in folders:
                 show_output(own)
-        return [*map(read_results, folders)]
+        with paused_collector():
+            return [*map(read_results, folders)]
 
 
 def show_output(folder: Path) -> None:
@@ -196,11 +200,13 @@ def main() -> None:
     import torch.distributed.tensor.parallel  # noqa: F401, PLC0415
 
     from meta_magic.recording.intercept.world import messages  # noqa: PLC0415
+    from meta_magic.torch_private.dynamo import import_dynamo  # noqa: PLC0415
 
     for job in jobs:
         Path(job.folder).mkdir()
     pickle.loads(jobs[0].work)  # noqa: S301  imports what all children need
-    import_torch(jobs[0].code)
+    if PIPELINES in jobs[0].code:
+        import_dynamo()
     waiting = [(job, rank) for job in jobs for rank in job.ranks]
     started, running = set[tuple[str, int]](), dict[int, Child]()
     n_at_once = os.cpu_count() or 1
@@ -234,25 +240,6 @@ def main() -> None:
             folder = Path(ended.job.folder)
             (folder / messages.ENDED.format(ended.rank)).touch()
         time.sleep(0.005)
-
-
-def import_torch(code: str | bytes) -> None:
-    """Import the modules of torch that the code names: not in each child anew.
-
-    Not those of other packages: some read their rank from the environment as they are
-    imported.
-    """
-    with suppress(SyntaxError, ValueError):
-        for node in ast.walk(ast.parse(code)):
-            names = []
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and not node.level:
-                names = [node.module or ""]
-            for name in names:
-                if name.startswith("torch."):
-                    with suppress(ImportError):
-                        __import__(name)
 
 
 def stop(process: int, child: Child) -> None:

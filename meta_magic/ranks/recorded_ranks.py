@@ -264,7 +264,7 @@ def record_ranks(
         "options": {**options, "world": world, "per_node": per_node},
     }
     chosen = read_ranks(ranks, world)
-    code = path.read_bytes()
+    code = path.read_text("utf-8", errors="replace")
     return Ranks(run_side_by_side(record_script, given, chosen, timeout, code))
 
 

@@ -22,7 +22,8 @@ from meta_magic.recording.identities.call_sites import TakeNote
 from meta_magic.recording.rows.writers import Writers
 from meta_magic.replaying.forward_replay import ReplayColumns
 from meta_magic.replaying.value_budget import free_nbytes
-from meta_magic.trace.options import CHECK_SECONDS, LIMITS, N_VALUES, Assumed, Options
+from meta_magic.trace.expectations import CHECK_SECONDS
+from meta_magic.trace.options import LIMITS, N_VALUES, Assumed, Options
 from meta_magic.trace.program import HEADER
 from meta_magic.trace.sent import find_kind
 from meta_magic.trace.signature import CPU, Geometry, Signature
@@ -121,9 +122,8 @@ def advise_more(error: ValueLimitError, options: Options) -> list[str]:
         return []
     if options.is_timed:
         seconds = wanted.get("seconds", 0)
-        share = (
-            N_VALUES if seconds <= LIMITS.seconds else CHECK_SECONDS / LIMITS.seconds
-        )
+        is_little = seconds <= LIMITS.seconds
+        share = N_VALUES if is_little else CHECK_SECONDS / LIMITS.seconds
         is_enough = [*wanted] == ["seconds"]
         return [f"--timeout {ceil(seconds * share)}"] if is_enough else []
     amounts = {

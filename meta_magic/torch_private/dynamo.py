@@ -88,3 +88,8 @@ def leave_dynamo_out() -> None:
         empty.set_stance = lambda *_, **__: nullcontext()
         empty.compiled_autograd = SimpleNamespace(_disable=nullcontext)  # of func.grad
         sys.modules[DYNAMO] = torch._dynamo = empty
+
+
+def import_dynamo() -> None:
+    """Import dynamo, as ``torch.distributed.pipelining`` does; it takes a second."""
+    import torch._dynamo  # noqa: F401, PLC0415

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from meta_magic.trace.calls import ModuleCall
     from meta_magic.trace.trace import Trace
 
+CHECK_SECONDS: Final = 300.0
+"""The time limit of a check; a longer one allows values to take longer, too."""
+
 
 class Quantity(NamedTuple):
     """A number of a recording that a budget can limit."""

@@ -48,9 +48,6 @@ LIMITS: Final = ValueLimits()
 N_VALUES: Final = 6
 """All values of a recording may take as long as six of the most expensive ones."""
 
-CHECK_SECONDS: Final = 300.0
-"""The time limit of a check; a longer one allows values to take longer, too."""
-
 
 DeviceName: TypeAlias = Literal["cpu", "cuda", "meta"]
 DEVICES: Final[tuple[DeviceName, ...]] = ("cpu", "cuda", "meta")

@@ -393,7 +393,9 @@ def sweep_ranks(
         }
         for sizes in combinations
     ]
-    measured = run_all(measure_rank, givens, chosen, timeout, path.read_bytes())
+    measured = run_all(
+        measure_rank, givens, chosen, timeout, path.read_text("utf-8", errors="replace")
+    )
     found = map(join_needs, measured)
     rows: list[Row] = [(s, (), one) for s, one in zip(combinations, found, strict=True)]
     return make_table(rows, sized, METRICS)
