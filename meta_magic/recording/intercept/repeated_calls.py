@@ -122,7 +122,7 @@ class RepeatedCalls:
         of_first = storages[numbers[0]]
         index_by_number = {n: i for i, n in enumerate((*numbers, *new), N_SHARED)}
         signatures, indices = list[int](), list[int]()
-        n_fields = N_SHARED + len(index_by_number)
+        n_fields = N_SHARED + len(numbers) + len(new)  # a tensor may come twice
         while words:
             entry = entries[words[0]]
             end = HEADER + len(entry.signature.inputs) + len(entry.signature.outputs)

@@ -170,6 +170,14 @@ def add_to_a_view():
     return add_to_elements(torch.ones(4, 3).t())
 
 
+def add_a_table_to_itself():
+    table = torch.ones(3, 4)
+    for _ in range(4):
+        table.add_(table)
+        table[0].add_(table[0])
+    return table
+
+
 def add_where_gradients_are_wanted():
     leaf = torch.ones(3, 4, requires_grad=True)
     add_to_elements(torch.ones(3, 4))
@@ -214,6 +222,7 @@ def add_in_a_hook():
     [
         add_to_a_table,
         add_to_a_view,
+        add_a_table_to_itself,
         add_where_gradients_are_wanted,
         add_without_gradients,
         add_in_inference_mode,
