@@ -4,6 +4,6 @@
 child for each. ``recorded_ranks`` is ``mm.record_ranks``, and finds hangs:
 collectives that differ between ranks.
 
-May import ``session``, ``replaying``, ``recording``, ``cost``, ``trace``, ``errors``.
-Read ``recorded_ranks`` first.
+May import ``session``, ``replaying``, ``recording``, ``cost``, ``trace``,
+``torch_private``, ``errors``. Read ``recorded_ranks`` first.
 """
