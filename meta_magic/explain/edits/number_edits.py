@@ -67,6 +67,9 @@ MAX_NUMBERS: Final = 6
 
 NUMBER: Final = re.compile(r"(?<![\w.])\d+(?![\w.]|\.\d)")
 SHAPE: Final = re.compile(r"[(\[](\d+(?:, \d+)+)[)\]]")
+INVALID: Final = re.compile(r"shape '\[([\d, ]+)\]' is invalid for input of size (\d+)")
+"""The message of a view of another number of elements; a shape without -1."""
+
 DIVIDED: Final = re.compile(r"divi(sible|de)|multiple of")
 """Part of messages about a width that heads must divide."""
 
@@ -127,6 +130,7 @@ def _weigh_pairs(situation: Situation) -> Iterator[tuple[Pair, float]]:
     named = [int(number) for number in NUMBER.findall(situation.error)]
     named = [] if aligned else named
     numbers = [*dict.fromkeys(named)][:MAX_NUMBERS]
+    yield from ((pair, 0) for pair in _list_divided(situation.error))
     is_ratio = bool(DIVIDED.search(situation.error)) and not accepted
     for one, other in permutations(numbers, 2) if is_ratio else ():
         yield from (((one, n), 0) for n in list_near_ratios(one, other))
@@ -136,6 +140,22 @@ def _weigh_pairs(situation: Situation) -> Iterator[tuple[Pair, float]]:
             yield pair, GUESSED * (2 if accepted else 1) + (SMALL if is_small else 0)
     for wrong in () if accepted or situation.call.function is None else numbers:
         yield (wrong, 1), GUESSED + ONE
+
+
+def _list_divided(error: str) -> Iterator[Pair]:
+    """Yield heads and widths that divide each other, for ``width // heads`` in a view.
+
+    36 elements as 5 heads of 7: 5 may become 4 or 6, and 36 may become 35 or 40.
+    """
+    found = INVALID.search(error)
+    if found is None:
+        return
+    shape, total = [*map(int, NUMBER.findall(found[1]))], int(found[2])
+    for heads, each in {*combinations(shape, 2)} if all(shape) else ():
+        width, rest = divmod(total * heads * each, prod(shape))
+        if not rest and width % heads and width // heads == each:
+            yield from ((heads, n) for n in list_near_ratios(heads, width))
+            yield from ((width, n) for n in list_near_ratios(width, heads))
 
 
 def _align_shapes(error: str) -> Iterator[Pair]:

@@ -361,6 +361,16 @@ def test_channels_are_those_that_make_whole_pixels():
     assert "x = torch.ones(1, 3 * 3 ** 2, 4, 4)" in [r.after for r in found.repairs]
 
 
+def test_heads_become_the_nearest_that_divide_the_width():
+    found = explain(
+        "import torch\ndef to_heads(x, heads):\n    b, t, d = x.shape\n"
+        "    return x.view(b, t, heads, d // heads)\n"
+        "to_heads(torch.ones(2, 7, 36), 5)"
+    )
+    after = [one.after for one in found.repairs]
+    assert {f"to_heads(torch.ones(2, 7, 36), {n})" for n in (4, 6)} <= {*after}
+
+
 @pytest.mark.parametrize(
     ("text", "after"),
     [
