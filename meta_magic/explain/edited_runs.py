@@ -143,7 +143,14 @@ def find_block(trace: Trace) -> EditableBlock | None:
     line = frames[-1].line if frames else None
     failed_line = line if line in _list_lines(trace, rerun) else None
     return EditableBlock(
-        *(rerun, text, typed, first, lines, trace.seconds, frames, failed_line),
+        rerun=rerun,
+        text=text,
+        typed=typed,
+        first_line=first,
+        lines=lines,
+        seconds=trace.seconds,
+        frames=frames,
+        failed_line=failed_line,
         n_calls=len(trace.ops),
     )
 

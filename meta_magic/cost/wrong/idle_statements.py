@@ -95,17 +95,18 @@ def list_lost_updates(text: str) -> list[Found]:
 
 
 @lru_cache(maxsize=8)
-def list_attributes(text: str) -> list[Found]:
+def list_attributes(code: str) -> list[Found]:
     """List ``module.requires_grad = False``, an attribute like any other."""
     found: list[Found] = []
-    for node in list_nodes(text) if ".requires_grad" in text else ():
-        target = node.targets[0] if isinstance(node, ast.Assign) else None
+    for node in list_nodes(code) if ".requires_grad" in code else ():
+        if not isinstance(node, ast.Assign):
+            continue
+        target = node.targets[0]
         if isinstance(target, ast.Attribute) and target.attr == "requires_grad":
             name, owner = name_of(target.value), ast.unparse(target.value)
-            if isinstance(node, ast.Assign):
-                what = f"{owner}.requires_grad is an attribute that torch does not read"
-                text = f"{what}: write {owner}.requires_grad_(False)"
-                found.append((node, text, f"{name} is a module", {name}))
+            what = f"{owner}.requires_grad is an attribute that torch does not read"
+            text = f"{what}: write {owner}.requires_grad_(False)"
+            found.append((node, text, f"{name} is a module", {name}))
     return found
 
 
