@@ -57,8 +57,7 @@ def read_options(request: Request) -> Options:
     settings = {n: v for n, v in request.settings.items() if n != "ranks"}
     limits = ValueLimits(seconds=pick_seconds(request))
     try:
-        options = record(limits=limits, **settings).options
-        return options._replace(is_patient=True, is_timed=True)
+        return record(limits=limits, **settings).options._replace(is_check=True)
     except ValueError as error:
         raise CheckError(str(error)) from None
 

@@ -92,7 +92,7 @@ class MetaMagics(Magics):
         """Belong to ``shell``.
 
         Attributes:
-            is_patient: The option of recordings, which ``meta-magic check`` sets.
+            is_check: The option of recordings, which ``meta-magic check`` sets.
             running: File name by text of the cells that are running now.
             raw_cell: The newest cell as it was typed.
             is_recorded: Whether the newest cell, or a part of it, was recorded.
@@ -101,7 +101,7 @@ class MetaMagics(Magics):
         """
         super().__init__(shell)
         self.is_recorded = False
-        self.is_patient = False
+        self.is_check = False
         self.running: dict[str, str] = {}
         self.raw_cell: str | None = None
         self.history = History(shell)
@@ -264,7 +264,7 @@ class MetaMagics(Magics):
         name = options.out
         if name is not None and (not name.isidentifier() or iskeyword(name)):
             raise UsageError(f"%%meta: -o needs a name, and {options.out!r} is none")
-        options.is_patient = self.is_patient
+        options.is_check = self.is_check
         options.quiet = options.quiet or self.quiet
         options.parameters = options.parameters or self.parameters
         for setting, least in SMALLEST.items():

@@ -44,7 +44,7 @@ class NotebookShell:
         settings.InteractiveShell.colors = "NoColor"
         self._shell: Any = Shell.instance(config=settings)
         load(self._shell)
-        self._shell.magics_manager.registry["MetaMagics"].is_patient = True
+        self._shell.magics_manager.registry["MetaMagics"].is_check = True
         self._line = line
         self._loop = asyncio.new_event_loop()
         sys.argv = [str(path)]

@@ -218,7 +218,7 @@ def read_options(line: Any) -> "Options":
             "%%meta --world: this process is in a process group already: call "
             "torch.distributed.destroy_process_group() before"
         )
-    return chosen.options._replace(is_patient=line.is_patient)
+    return chosen.options._replace(is_check=line.is_check)
 
 
 def read_limits(options: Any) -> "ValueLimits":

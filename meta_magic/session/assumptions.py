@@ -120,7 +120,7 @@ def advise_more(error: ValueLimitError, options: Options) -> list[str]:
     is_too_large = wanted.get("nbytes", 0) > free_nbytes(CPU)
     if not wanted or is_too_large or wanted.get("seconds", 0) > LONGEST:
         return []
-    if options.is_timed:
+    if options.is_check:
         seconds = wanted.get("seconds", 0)
         is_little = seconds <= LIMITS.seconds
         share = N_VALUES if is_little else CHECK_SECONDS / LIMITS.seconds

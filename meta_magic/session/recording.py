@@ -116,7 +116,7 @@ class Recording:
         self._shared = SharedMemory(write, self._values)
         self._is_probe = is_probe
         self._imported = ImportedNames(sys.modules.get(str(namespace.get("__name__"))))
-        refusals = Refusals(is_probe=is_probe, is_patient=options.is_patient)
+        refusals = Refusals(is_probe=is_probe, is_patient=options.is_check)
         contexts = self._make_contexts(options, cache, refusals)
         self.guard = Guard(contexts, entry_points)
         self._started = time.perf_counter()

@@ -91,9 +91,9 @@ class Options(NamedTuple):
 
     Attributes:
         n_devices: Number of GPUs; None for as many as the code names.
-        is_patient: Whether the oracle waits for the CPU's answer as long as it takes,
-            so that the answer does not depend on how busy the machine is.
-        is_timed: Whether the time limit of ``meta-magic check`` limits values, too.
+        is_check: Whether ``meta-magic check`` records: the oracle waits for the CPU's
+            answer as long as it takes, so that the answer does not depend on how busy
+            the machine is, and errors name the options of that command.
         peers: The processes that are recorded at the same time, if there are others.
         batch: The size of a batch whose samples must not be mixed; "" for none.
     """
@@ -105,8 +105,7 @@ class Options(NamedTuple):
     assumed: Assumed = Assumed()
     named: NamedMeaning = "plan"
     check_values: bool = False
-    is_patient: bool = False
-    is_timed: bool = False
+    is_check: bool = False
     world: World | None = None
     peers: Peers | None = None
     is_checked: bool = False

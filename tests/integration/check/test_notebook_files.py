@@ -114,3 +114,13 @@ def test_the_options_of_a_recording_reach_the_cells(check, write):
     code, text = check("a.ipynb", "--as", "abacus")
     assert code == 2
     assert "as_device is one of cpu, cuda, meta" in text
+
+
+def test_a_value_that_takes_too_long_names_an_option_of_the_command(check, write):
+    write(
+        "import torch\nx = torch.ones(2000, 2000)\nfor _ in range(400):\n    x = x @ x",
+        "x.sum().item()",
+    )
+    code, text = check("a.ipynb", "--timeout", "12")
+    assert code == 2
+    assert "allow it (--timeout" in text

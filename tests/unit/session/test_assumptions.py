@@ -262,7 +262,7 @@ def test_all_limits_that_are_too_low_are_named_at_once():
 
 def test_a_check_names_the_timeout_that_is_enough():
     seconds = {"seconds": 20.0}
-    options = Options(is_timed=True)
+    options = Options(is_check=True)
     assert advise_more(ValueLimitError("", seconds), options) == ["--timeout 600"]
     request = Request(subject=read_subject(__file__), seconds=600)
     assert pick_seconds(request) == seconds["seconds"]
