@@ -189,7 +189,7 @@ class Backward:
 
     @cached_property
     def _graph(self) -> list[OpCall]:
-        """The same, but not followed through earlier backward passes and steps."""
+        """The ancestors that no earlier backward pass or step lies between."""
         outside = {c.index for c in self._calls if c.phase in {"backward", "optimizer"}}
         every = {call.index for call in self._calls}
         return self._walk_back(every - outside | self._differentiated)
@@ -265,8 +265,8 @@ CARRIED: Final = (
     "{0} and tuple(one.detach() for one in {0})",
     "None if {0} is None else {0}.detach()",
 )
-"""How a loop carries something over without its graph: a tensor, a tuple that is
-``None`` at first, and such a tensor."""
+"""How a loop detaches what it carries over: a tensor; a tuple, or a tensor, that is
+``None`` at first."""
 
 LOOPS: Final = (ast.For, ast.While)
 

@@ -31,7 +31,7 @@ MAX_CALLERS: Final = 4
 MAX_CHAINS: Final = 2
 
 MAX_CHAIN: Final = 5
-"""Lines of one chain; the last one of a longer one is a number that was written."""
+"""Lines of one chain. The last line of a longer one is a number in the user's code."""
 
 LEAST: Final = (
     ("chains", 6),

@@ -71,8 +71,9 @@ class Turns(Generic[T]):
     """Records a block at sizes, a few at a time, until the time is over.
 
     Args:
-        question: As of ``ask_trials``, like ``asks_failed``.
-        seconds: Of processor time.
+        question: As for ``ask_trials``.
+        seconds: The processor time of all recordings.
+        asks_failed: As for ``ask_trials``.
     """
 
     def __init__(

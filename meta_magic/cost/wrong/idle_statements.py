@@ -1,4 +1,4 @@
-"""Rules about statements that have no effect, or another one than they seem to have.
+"""Rules about statements that have no effect, or not the effect that they seem to have.
 
 ``model.eval`` without parentheses and ``p = p - 0.1 * p.grad`` run, and change nothing.
 They are looked for in the source of the files that made calls, once for each text. Read
@@ -34,11 +34,11 @@ PURE: Final = IN_PLACE | name_set("transpose permute reshape detach softmax")
 OTHER: Final = re.compile(
     r"(^|_)(ref|reference|ema|target|teacher|frozen|old|slow|shadow|best|avg)(_|$)"
 )
-"""Names of a module that is not the one that is trained."""
+"""Names that people give a module that is not trained, beside one that is."""
 
 Found: TypeAlias = tuple[ast.stmt, str, str, set[str] | None]
-"""A statement, what a mistake says of it, and why; names of which one must be that of a
-module, None for no such condition."""
+"""A statement, the note on it, and why it is noted; and names, of which one must be
+that of a module (None: it is always noted)."""
 
 
 def list_sources(flow: Flow) -> Iterator[Source]:

@@ -453,7 +453,7 @@ def find_source(flow: Flow, call: ReadCall, operand: int) -> int:
 
 
 def find_other_noise(flow: Flow) -> Iterator[Mistake]:
-    """Yield losses whose target is drawn anew, like the noise that was added before."""
+    """Yield losses whose target is new noise, and not the noise that was added."""
     drawn = [
         c for c in flow.named(("randn_like", "rand_like"), is_own=True) if c.inputs
     ]

@@ -300,7 +300,7 @@ def find_copied_labels(flow: Flow) -> Iterator[Mistake]:
 def find_read_tokens(
     flow: Flow, loss: ReadCall, layers: "Mapping[int, ModuleCall]"
 ) -> "tuple[ReadCall, bool, int] | None":
-    """Return the embedding that a loss's rows are computed of, step by step.
+    """Return the embedding from whose rows a loss's rows are computed, one from one.
 
     Also whether a recurrent layer is between them, and how many first steps are cut.
     """
@@ -345,9 +345,10 @@ def find_reader(flow: Flow, layer: "ModuleCall") -> ReadCall | None:
 def find_elements(
     flow: Flow, call: ReadCall, operand: int, passed: frozenset[str] = frozenset()
 ) -> tuple[object, int]:
-    """Return of what an operand is elements, equal for equal ones, and from which on.
+    """Return the tensor from which an operand's elements come, and the first of them.
 
-    ``passed`` are operators that replace some of the elements.
+    Operands with the same elements have equal tensors. ``passed`` are operators that
+    are looked through, although they replace some of the elements.
     """
     made, first = flow.maker(call, operand), 0
     while made is not None and made.inputs:

@@ -109,7 +109,7 @@ class DispatchMode(Inside, TorchDispatchMode):
             if registry.freed:
                 registry.note_deaths()
             table = self._table_by_op.get(func) or self._cache.open(func)
-            # Before the key is built, which numbers the operands: its parts do that.
+            # Before the key is built: that numbers the operands, as the parts must.
             if table.is_composite and self._kernels.is_undivided(table, args):
                 return self._kernels.take_apart(self, table, args, kwargs or {})
             words = [0] * HEADER
