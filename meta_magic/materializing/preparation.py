@@ -296,8 +296,10 @@ class Installation:
                     swap(tensor, real)
                     self._done.append((tensor, real))
                     self.n_installed += 1
-                for pair in self._gradients:
-                    put_gradient(*pair)
+                for tensor, gradient in self._gradients:
+                    if gradient.dtype != tensor.dtype:
+                        tensor.grad_dtype = None  # the default is its own dtype
+                    tensor.grad = gradient
             except BaseException:
                 self._undo()
                 raise
@@ -338,19 +340,6 @@ def swap(tensor: Tensor, real: Tensor) -> None:
     hooks = read_hooks(tensor)
     swap_tensor_impl(tensor, real)
     set_hooks(tensor, hooks)
-
-
-def put_gradient(tensor: Tensor, gradient: Tensor) -> None:
-    """Give a tensor a gradient, of another dtype or shape where ``.data =`` made it."""
-    if gradient.dtype != tensor.dtype:
-        tensor.grad_dtype = None  # the default is its own dtype
-    if gradient.shape == tensor.shape:
-        tensor.grad = gradient
-        return
-    data = tensor.data
-    tensor.data = data.new_empty(gradient.shape)
-    tensor.grad = gradient
-    tensor.data = data
 
 
 def hold_interrupts() -> Interrupts:

@@ -78,8 +78,11 @@ class SmallCall:
         is_copy_of_itself: Whether it copies between tensors of the same geometry.
         is_large: Whether it is checked against the limits.
         usage: How the operator uses its tensors; None unless the calls are run.
-        added: The number that it adds to one element in place; None of other calls.
-        added_to: The dtype of the element, and one that the number has in torch.
+        added: The number that it adds to one element in place, if it is no tensor.
+        added_to: The dtype of the element, and one that the number has in torch; None
+            of other calls.
+        is_of_element: Whether it computes one number from one element of a table, as
+            ``table[i, j].log()`` does.
     """
 
     def __init__(self, signature: Signature) -> None:
@@ -96,7 +99,7 @@ class SmallCall:
         self.writes = signature.writes
         self.changed = (*signature.writes, *(i for i, _ in self.made))
         self.kind = CallKind.FORGET
-        self.is_random = self.is_large = self.is_own = False
+        self.is_random = self.is_large = self.is_own = self.is_of_element = False
         self.n_needed = n_inputs + 1
         self.work = self.nbytes = 0
         self.usage: Any = None
@@ -139,11 +142,21 @@ class SmallCall:
         self.is_large = most > LARGE_NBYTES or self.work > LARGE_WORK
         if self.kind == CallKind.RUN and not self.is_random:
             self.n_needed = len(self.inputs)
-        if signature.op == "aten.add_.Tensor" and signature.inputs[0].shape == ():
+        tensors = (*signature.inputs, *signature.outputs)
+        if not signature.inputs or any(geometry.shape for geometry in tensors):
+            return
+        first, *others = signature.inputs
+        is_plain_run = self.kind == CallKind.RUN and not self.is_random
+        self.is_of_element = is_plain_run and bool(
+            self.made and self.width == HEADER + 2 and first.storage_offset
+        )
+        if signature.op == "aten.add_.Tensor":
             _, (_, number), *scale = signature.arguments
-            if type(number) in WIDEST and not (scale or self.is_large):
-                dtype = signature.inputs[0].dtype
-                self.added, self.added_to = number, (dtype, WIDEST[type(number)])
+            widest = WIDEST.get(type(number))
+            is_alike = [geometry.dtype for geometry in others] == [first.dtype]
+            if (widest or is_alike) and not scale:
+                self.added = number if widest else None
+                self.added_to = first.dtype, widest
 
 
 def is_plain(geometry: Geometry) -> bool:
@@ -230,6 +243,8 @@ class ForwardReplay:
         self.streams: Streams | None = None
         self._n_draws = 0
         self._changed: set[int] = set()
+        self._results: dict[int, dict[int, Tensor]] = {}
+        self._shared: dict[int, Tensor] = {}
         self.is_unwritten: Callable[[int], bool] = lambda storage: False  # noqa: ARG005
 
     def count_kinds(
@@ -254,11 +269,14 @@ class ForwardReplay:
         """
         self.learn(columns.signatures)
         self._work_before = self.work
+        self._results.clear()
         self._columns = columns
         self._is_strict = is_strict
         try:
             self._run(self._walk(columns.words))
             self._free(self.n_calls)
+            for storage in [*self._shared]:
+                self._separate(storage)
         except UnknownCallError:
             return False
         except BaseException:  # also an interrupt: a call may be half done
@@ -271,6 +289,8 @@ class ForwardReplay:
 
     def find(self, storage: int, columns: ReplayColumns) -> bool:
         """Whether a storage is known; loads a constant that no call wrote."""
+        if storage in self._shared:
+            self._separate(storage)
         if storage in self.memory or storage in self._changed:
             return storage in self.memory
         constant = columns.find_constant(storage)
@@ -284,41 +304,74 @@ class ForwardReplay:
         """Yield the calls from here on that are not skipped, and advance past them.
 
         ``N[i] += 1`` ends with a copy of ``N[i]`` to itself, which is skipped, too.
-        Additions of numbers to elements of one storage are run here, many at once.
+        Additions to elements of one storage are run here, many at once. A function of
+        one element of a table is computed once, until the table is written.
         """
         calls, at, end, index = self._calls, self._at, len(words), self.n_calls
-        storages = self._columns.storage_by_tensor
-        held, blank = self.memory.held, self.blank
-        pending: list[SmallCall] = []
+        storages, shared = self._columns.storage_by_tensor, self._shared
+        held, blank, results = self.memory.held, self.blank, self._results
+        pending: list[tuple[SmallCall, Tensor | None]] = []
         added_to: tuple[int, object] = (-1, None)
         while at < end:
             call = calls[words[at]]
-            if call.kind != PASS:
+            if call.kind != PASS and not (
+                call.is_copy_of_itself
+                and storages[words[at + HEADER]] == storages[words[at + HEADER + 1]]
+            ):
                 storage = storages[words[at + HEADER]]
-                if (
-                    not call.is_copy_of_itself
-                    or storages[words[at + HEADER + 1]] != storage
-                ):
-                    if pending and (storage, call.added_to) != added_to:
+                is_known = storage in held and storage not in blank
+                if is_known and call.is_of_element and storage != added_to[0]:
+                    made = storages[words[at + HEADER + 1]]
+                    shared[made] = self._compute_once(call, storage)
+                    self.n_run += 1
+                else:
+                    added = None
+                    if is_known and call.added_to and call.added is None:
+                        added = shared.get(storages[words[at + HEADER + 1]])
+                    is_sum = is_known and (added is not None or call.added is not None)
+                    adds_to = (storage, call.added_to) if is_sum else (-1, None)
+                    if adds_to != added_to:
                         self._add_up(added_to[0], pending)
-                    if call.added_to and storage in held and storage not in blank:
-                        added_to = (storage, call.added_to)
-                        pending.append(call)
+                        added_to = adds_to
+                    if results:
+                        for position in call.changed:
+                            results.pop(storages[words[at + HEADER + position]], None)
+                    if is_sum:
+                        pending.append((call, added))
                     else:
                         yield index, at
             at += call.width
             index += 1
             if not index % N_AT_ONCE:
+                self._add_up(added_to[0], pending)
+                self._free(index)
                 self.note_chunk()
         self._add_up(added_to[0], pending)
         self.n_calls, self._at = index, at
+
+    def _compute_once(self, call: SmallCall, storage: int) -> Tensor:
+        """Return what a call computes of an element, and remember it."""
+        known = self._results.setdefault(storage, {})
+        result = known.get(id(call))
+        if result is None:
+            element = self.memory.tensor(storage, call.inputs[0])
+            (computed,) = tensors_in(call.usage.run([element], CPU, None))
+            result = known[id(call)] = computed.clone()  # it may be the element itself
+        return result
+
+    def _separate(self, storage: int) -> None:
+        """Give a result that several calls share a storage of its own."""
+        self.memory.add(storage, self._shared.pop(storage).clone().untyped_storage())
 
     def _free(self, n_calls: int) -> int:
         """Drop storages that were freed before a call; return the next such call."""
         at, deaths = self._n_deaths, self._columns.deaths
         end = len(deaths)
         while at < end and deaths[at] <= n_calls:
-            self.memory.free(deaths[at + 1 : at + 2])
+            storage = deaths[at + 1]
+            if self._shared.pop(storage, None) is None:
+                self.memory.held.pop(storage, None)
+                self._results.pop(storage, None)
             at += 2
         self._n_deaths = at
         return deaths[at] if at < end else maxsize
@@ -356,22 +409,32 @@ class ForwardReplay:
             else:
                 self._take(call, numbers, tensors, call.usage.run(tensors, CPU, None))
 
-    def _add_up(self, storage: int, calls: list[SmallCall]) -> None:
+    def _add_up(
+        self, storage: int, pending: list[tuple[SmallCall, Tensor | None]]
+    ) -> None:
         """Add numbers to elements of a storage, one after the other."""
-        self.n_run += len(calls)
-        self.work += sum(call.work for call in calls)
-        if len(calls) < MIN_SUM:
-            for call in calls:
+        self.n_run += len(pending)
+        self.work += len(pending)
+        if len(pending) < MIN_SUM:
+            for call, added in pending:
                 element = self.memory.tensor(storage, call.inputs[0])
-                call.usage.run([element], CPU, None)
-        elif calls:
-            dtype, widest = calls[0].added_to
-            offsets = [call.inputs[0].storage_offset for call in calls]
-            numbers = torch.tensor([call.added for call in calls], dtype=widest)
+                given = [element] if added is None else [element, added]
+                call.usage.run(given, CPU, None)
+        elif pending:
+            dtype, widest = pending[0][0].added_to
+            offsets = [call.inputs[0].storage_offset for call, _ in pending]
+            if widest is None:
+                numbers = torch.stack(
+                    [added for _, added in pending if added is not None]
+                )
+            else:
+                numbers = torch.tensor(
+                    [call.added for call, _ in pending], dtype=widest
+                )
             whole: Any = torch.empty(0, dtype=dtype)
             whole.set_(self.memory.find(storage))
             whole.index_add_(0, torch.tensor(offsets), numbers.to(dtype))
-        calls.clear()
+        pending.clear()
 
     def _has_room(self, call: SmallCall) -> bool:
         """Whether a large call may run; the slow check of the limits is made rarely."""
@@ -428,6 +491,8 @@ class ForwardReplay:
             changed = [numbers[position] for position in call.changed]
             self.memory.free(changed)
             self._changed.update(changed)
+            for storage in changed:
+                self._shared.pop(storage, None)
             return
         self.blank.difference_update(numbers[position] for position in call.writes)
         if draw is None or self.streams is None:

@@ -60,7 +60,6 @@ from meta_magic.session.assumptions import (
 )
 from meta_magic.session.plain_use import describe_outside
 from meta_magic.session.program_builder import ProgramBuilder
-from meta_magic.torch_private.modes import DisableTorchFunction, is_real_below
 from meta_magic.torch_private.snapshot import RealTorch, WithoutModes
 from meta_magic.trace.options import LITTLE_NBYTES, Assumed, Options
 from meta_magic.trace.program_facts import Assumption, Evaluation
@@ -224,15 +223,15 @@ class ValuesOnDemand:
         return values, other_ranks.rests_on_others(columns, storage.number)
 
     def find_number(self, tensor: Tensor, seen: Seen) -> Any:
-        """Return the number in a tensor, if a running loop replay has it; else None."""
-        if not is_real_below():
+        """Return the number in a tensor, if a running loop replay has it; else None.
+
+        Only where torch computes with real tensors.
+        """
+        found = self._go_on([(tensor, seen)])
+        if found is None:
             return None
-        with DisableTorchFunction():
-            found = self._go_on([(tensor, seen)])
-            if found is None:
-                return None
-            (real,), cost = found
-            number = make_view(real, seen[2].record).item()
+        (real,), cost = found
+        number = make_view(real, seen[2].record).item()
         self._diagnostics.n_answered += 1
         self._diagnostics.evaluations.append(cost)
         return number

@@ -45,6 +45,9 @@ EnableTorchFunction = torch._C._EnableTorchFunction
 # The recorder records its own operators.
 DisableTorchDispatch = torch._C._DisableTorchDispatch
 
+# What a replay computes between two calls of the cell takes longer.
+BelowAutograd = torch._C._AutoDispatchBelowAutograd
+
 # Autocast around a replay changes the dtypes in it.
 DisableAutocast = torch._C._DisableAutocast
 

@@ -262,6 +262,23 @@ class CallSites:
             located, running.located = known
         return located
 
+    def find_known(
+        self, function: Any, frame: FrameType, entry: FrameType | None, site: Site
+    ) -> tuple[Located, Located] | None:
+        """Return the call site of a function's first operator, and of others, if known.
+
+        For functions that run no operator: ``locate_operator`` finds it otherwise.
+        """
+        calls: Calls = (function, site)
+        top, inner = self._top, frame
+        while inner is not entry:
+            code = inner.f_code
+            calls += (id(code), inner.f_lasti)
+            if code is top or inner.f_back is None:
+                break
+            inner = inner.f_back
+        return self._located_by_calls.get(calls)
+
     def locate_backward(self) -> int:
         """Return the call site of a backward operator without a forward one."""
         frame = self.frame or sys._getframe(2)

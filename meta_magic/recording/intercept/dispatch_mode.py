@@ -85,7 +85,7 @@ class DispatchMode(Inside, TorchDispatchMode):
         self._cache = cache
         self._table_by_op = cache.table_by_op
         self.special = kernels.special
-        self._kernels = kernels
+        self._kernels, self.find_number = kernels, kernels.find_number
         self._plan, self._checks = kernels.plan, kernels.checks
         self.watched: SharedMemory | None = None
 

@@ -6,6 +6,7 @@ Without :class:`BackwardPasses` a hook would make real tensors and could read no
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from types import FrameType, MethodWrapperType
 from typing import Any, Final
 
@@ -122,14 +123,15 @@ class FunctionMode(DeviceContext):
         self._autocast = attention.autocast
         self._dispatch = dispatch
         self._constructors = device_constructors() | VALUE_FUNCTIONS
-        self._handled = HANDLED | INDEXING | REPEATED | self._constructors
-        self._repeated = RepeatedCalls(write)
+        self._handled = HANDLED | INDEXING | self._constructors
+        self._repeated = RepeatedCalls(write, dispatch.find_number)
         self._factories = Factories(write, shared)
         self._capture = capture
         self._mover = Mover(write, capture)
         self._packer = Packer(write)
         data = DataAttribute(write, capture)
         self._reported = ReportedAttributes(write, data, dispatch)
+        self._answer = self._reported.answer
         self._refusals = refusals
         self._shared = shared
         self.watched: SharedMemory | None = None
@@ -150,14 +152,27 @@ class FunctionMode(DeviceContext):
     ) -> Any:
         """Call ``func``; a factory without a device builds on meta."""
         if type(func) is MethodWrapperType and not kwargs:
-            if func.__self__ in REPORTED:
-                return self._reported.answer(func, args, frame_at(1))
-            return func(*args)  # an attribute such as ``shape``: runs no operator
+            # Other attributes, such as ``shape``, run no operator.
+            is_other = func.__self__ not in REPORTED
+            return func(*args) if is_other else self._answer(func, args, frame_at(1))
         caller = frame_at(1)
-        sites = self.sites
+        sites, missed = self.sites, None
+        if (
+            func in REPEATED
+            and args
+            and not kwargs
+            and self.watched is None
+            and not self._autocast.is_on
+        ):
+            returned, missed = self._repeated.run(func, args, caller)
+            if returned is not NotImplemented:
+                return returned
         before = sites.running
         sites.running = running = Running(func, caller, args)
         try:
+            if missed is not None:
+                run = partial(self._run, func, args, {}, caller)
+                return self._repeated.learn(missed, run)
             if (
                 func not in self._handled
                 and self.watched is None
@@ -182,8 +197,6 @@ class FunctionMode(DeviceContext):
     def _run(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         if self.watched is not None:
             self.watched.update_read(args, kwargs)
-        elif func in REPEATED and args and not (kwargs or self._autocast.is_on):
-            return self._repeated.run(func, args, self._index)
         has_target = args or func in DEVICE_READERS
         if func in HANDLED and has_target and not is_cast(func, args, kwargs):
             returned = self._handle(func, args, kwargs, caller)

@@ -67,7 +67,7 @@ from meta_magic.recording.signatures.entries import (
     OpTable,
     sharing_of_inputs,
 )
-from meta_magic.torch_private.dispatcher import DispatchKey, has_kernel, read_scalar
+from meta_magic.torch_private.dispatcher import DispatchKey, has_kernel
 from meta_magic.torch_private.modes import (
     DisableTorchDispatch,
     DisableTorchFunction,
@@ -124,7 +124,7 @@ class KernelCalls:
         self._capture = capture
         self._refusals = refusals
         self._sparse = SparseCalls(write.registry, values)
-        self._values = values
+        self._values, self.find_number = values, values.find_number
         self._opaque_entries: dict[object, Entry] = {}
         self._is_taking_apart = False
 
@@ -194,10 +194,6 @@ class KernelCalls:
     def call(self, call: OperatorCall) -> Any:
         """Run a kernel, or answer without it, and record the call."""
         table, key, words, args, kwargs = call
-        if table.func is read_scalar:
-            number = self._find_number(table.entries.get(key), words, args[0])
-            if number is not None:
-                return number
         registry, diagnostics = self._registry, self._diagnostics
         inputs = [(t, registry.read(t)) for t in tensors_in(args, kwargs)]
         given = Given(args, kwargs, inputs)
@@ -231,15 +227,6 @@ class KernelCalls:
         if draw is not None and not draw.is_real:
             self._rows.note_draw(words, draw.generator)
         return returned
-
-    def _find_number(self, entry: Entry | None, words: list[int], tensor: Any) -> Any:
-        """Return the number in a tensor if it is known already, and record the read."""
-        if entry is None or entry.is_on_real:
-            return None
-        number = self._values.find_number(tensor, self._registry.read_again(tensor))
-        if number is not None:
-            self._rows.append(entry, words)
-        return number
 
     def call_on_real(self, entry: Entry, call: OperatorCall) -> Any:
         """Run a kernel on one real tensor, with no new results; record the call."""

@@ -8,6 +8,7 @@ import threading
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
+from types import FrameType
 from typing import Any, Final, NamedTuple, Self
 
 import torch
@@ -121,17 +122,21 @@ class Pattern(NamedTuple):
     """The rows of a call of a function, which an equal call has, too.
 
     Attributes:
-        n_new: How many tensors they number, all of them views of the first argument.
+        n_views: How many views of the first argument they number.
         signatures: The number of the signature of each row.
         arrange: Returns the words of all rows, given those that the headers share, the
             numbers of arguments and new tensors, and ``signatures``.
-        view: The geometry of the returned view; None if the call returns none.
+        made: The geometry of the returned tensor; None if the call makes none.
+        is_fresh: Whether that has a storage of its own.
+        reads: Whether the call returns the number in its argument.
     """
 
-    n_new: int
+    n_views: int
     signatures: tuple[int, ...]
     arrange: Callable[[Sequence[int]], tuple[int, ...]]
-    view: LiveGeometry | None
+    made: LiveGeometry | None
+    is_fresh: bool
+    reads: bool
 
 
 class RowWriter:
@@ -194,14 +199,24 @@ class RowWriter:
         if len(self.waiting) > FLUSH_AT:
             self.flush()
 
-    def append_pattern(self, pattern: Pattern, numbers: Sequence[int]) -> None:
+    def find_header(self, func: Any, frame: FrameType) -> tuple[int, ...] | None:
+        """Return the words that headers share of a call in a frame; None if unknown."""
+        calls = self._calls
+        known = self._sites.find_known(func, frame, calls.entry, calls.site)
+        if known is None:
+            return None
+        (site, owner, mark), (_, _, others) = known
+        return site, calls.word or owner, mark, others
+
+    def append_pattern(
+        self, pattern: Pattern, header: Sequence[int], numbers: Sequence[int]
+    ) -> None:
         """Append the rows of a call outside of autograd, given its tensors."""
-        sites, calls = self._sites, self._calls
-        site, owner, mark = sites.locate_operator(calls.entry, calls.site)
-        _, _, others = sites.locate_operator(calls.entry, calls.site)
-        shared = (site, calls.word or owner, mark, others)
-        self._clock.now += len(pattern.signatures)
-        self.waiting += pattern.arrange((*shared, *numbers, *pattern.signatures))
+        n_rows = len(pattern.signatures)
+        words = pattern.arrange((*header, *numbers, *pattern.signatures))
+        # No call stands between these two: an interrupt would lose one of them.
+        self._clock.now += n_rows
+        self.waiting += words
         if len(self.waiting) > FLUSH_AT:
             self.flush()
 

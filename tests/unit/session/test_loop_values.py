@@ -73,6 +73,30 @@ def sum_of_logarithms():
     return total
 
 
+def write_between_logarithms():
+    chances = torch.rand(5, 4, generator=torch.Generator().manual_seed(0))
+    total, kept = torch.zeros(()), []
+    for step, (i, j) in enumerate(pairs()):
+        kept.append(chances[i, j].log())
+        total += kept[-1]
+        if not step % 3:
+            kept[-1].mul_(2)
+        if not step % 13:
+            chances[i, j] *= 0.9
+        if not step % 55:
+            chances[3, 3] = total.exp()
+    return torch.stack([total, *kept])
+
+
+def sum_elements_of_one_table():
+    table = torch.rand(5, 4, generator=torch.Generator().manual_seed(0))
+    for step, (i, j) in enumerate(pairs()):
+        table[0, 1] += table[1, 2].log()
+        if not step % 20:
+            table[i, j] += table[0, 1]
+    return table
+
+
 def draw():
     torch.manual_seed(0)
     total = torch.zeros(3)
@@ -171,7 +195,9 @@ LOOPS = {
         loop.__name__: loop
         for loop in (
             *(count_from_behind, count_in_views, write_what_is_read),
-            *(copy_between_elements, sum_of_logarithms, draw, draw_after_a_large_draw),
+            *(copy_between_elements, sum_of_logarithms),
+            *(write_between_logarithms, sum_elements_of_one_table),
+            *(draw, draw_after_a_large_draw),
             *(rest_on_what_is_large, fill_without_content, change_sizes, swap_memory),
             *(descend, keep_all, turn_in_place, train_recurrent),
         )

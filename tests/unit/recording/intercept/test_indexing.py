@@ -191,6 +191,36 @@ def add_without_gradients():
         return add_to_elements(leaf)
 
 
+def compute_of_elements():
+    table, found = torch.rand(3, 4), []
+    for i, j in ((0, 1), (2, -1), (0, 1), (2, -1)):
+        chance = 1 - table[i, j].log().exp() * 0.5
+        found.append(chance.sigmoid() * (table > chance) + table * table)
+        found[-1].zero_().add_(found[0])
+    return torch.stack(found)
+
+
+def compute_in_another_default_dtype():
+    whole = halves = torch.arange(3)
+    try:
+        for dtype in (*[torch.float32] * 3, torch.float64):
+            torch.set_default_dtype(dtype)
+            halves = whole / 2
+    finally:
+        torch.set_default_dtype(torch.float32)
+    return halves
+
+
+def descend_without_gradients():
+    leaf = torch.ones(3, requires_grad=True)
+    for _ in range(4):
+        (leaf * leaf).sum().backward()
+        with torch.no_grad():
+            leaf -= 0.1 * leaf.grad
+            leaf.grad.zero_()
+    return leaf
+
+
 def add_in_inference_mode():
     add_to_elements(torch.ones(3, 4))
     with torch.inference_mode():
@@ -225,17 +255,22 @@ def add_in_a_hook():
         add_a_table_to_itself,
         add_where_gradients_are_wanted,
         add_without_gradients,
+        compute_of_elements,
+        compute_in_another_default_dtype,
+        descend_without_gradients,
         add_in_inference_mode,
         add_in_a_transform,
         add_in_a_hook,
     ],
 )
 def test_calls_that_were_recorded_before_have_the_operators_of_the_cpu(make):
+    torch.manual_seed(0)
     with Names() as real:
         wanted = make()
+    torch.manual_seed(0)
     with record(as_device="cpu") as trace:
         met = make()
-        assert met.tolist() == wanted.tolist()
+        assert (met.tolist(), met.dtype) == (wanted.tolist(), wanted.dtype)
     recorded = [op.op for op in trace.ops]
     assert recorded[: len(real.ops)] == real.ops  # then the values are read
     assert met.requires_grad == wanted.requires_grad
