@@ -136,9 +136,10 @@ def test_no_interrupt_is_lost_in_a_loop_of_operators(run_program):
     assert run.stdout == "{}\n", run.stderr
 
 
+@pytest.mark.parametrize("options", [("12",), ("40", "recording/rows")])
 def test_a_cell_that_swallows_interrupts_of_replays_has_the_values_of_the_cpu(
-    run_program,
+    run_program, options
 ):
-    run = run_program("value_storm.py", "12")
+    run = run_program("value_storm.py", *options)
     assert run.stdout.endswith(" {}\n"), run.stdout + run.stderr
     assert not run.stdout.startswith("0 ")
