@@ -29,7 +29,7 @@ from meta_magic.recording.intercept.initializers import (
     SENDING,
     UNLOADABLE,
 )
-from meta_magic.recording.intercept.libraries import REPORTED_DEVICE
+from meta_magic.recording.intercept.libraries import MAKE_REAL, REPORTED_DEVICE
 from meta_magic.recording.intercept.real_tensors.capturable import is_capturable
 from meta_magic.recording.intercept.real_tensors.captured_constants import (
     ConstantCapture,
@@ -211,7 +211,8 @@ class ReportedAttributes:
         if placement is not None:
             return placement
         is_distributed = code.co_filename.startswith(DISTRIBUTED)
-        if not is_distributed and gets_reported_device(asker):
+        is_asking = code.co_name in MAKE_REAL  # its tensor is only on meta by name
+        if not (is_distributed or is_asking) and gets_reported_device(asker):
             return self._plan.home
         if self._plan.is_on_meta(local_of(tensor)):
             return ON_META

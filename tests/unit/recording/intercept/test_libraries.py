@@ -38,6 +38,15 @@ def test_a_function_that_looks_where_a_factory_makes_its_tensor_is_told_the_cpu(
     assert (told, elsewhere) == ("cpu", "meta")
 
 
+def test_a_library_that_asks_under_meta_by_name_is_told_meta(monkeypatch):
+    asking = get_torch_context_manager_or_global_device.__code__
+    there = asking.replace(co_filename="/site-packages/library.py")
+    monkeypatch.setattr(get_torch_context_manager_or_global_device, "__code__", there)
+    with record(), torch.device("meta"):
+        told = get_torch_context_manager_or_global_device()
+    assert told == "meta"
+
+
 def test_a_storage_that_a_library_read_becomes_a_tensor_of_known_values():
     storage = torch.arange(3.0).untyped_storage()
     with record():
