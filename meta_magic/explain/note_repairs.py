@@ -8,7 +8,6 @@ the block was recorded with it, the note is gone, and no other one came. Read
 
 import ast
 import linecache
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -22,14 +21,17 @@ from typing import Final, TypeAlias
 from meta_magic.children import ask_children
 from meta_magic.explain.edited_runs import EditableBlock, find_block
 from meta_magic.explain.edits.program_text import (
-    ATOMS,
-    Called,
     Edit,
-    SourceText,
     Stretch,
     apply_edit,
     join_edits,
     read_number,
+)
+from meta_magic.explain.note_rewrites import (
+    REWRITES,
+    NotedLines,
+    list_bound,
+    rewrite,
 )
 from meta_magic.trace.notes import Note
 from meta_magic.trace.trace import Trace
@@ -54,31 +56,9 @@ SEQUENTIAL: Final = {
 }
 NORMALIZING: Final = (
     *("softmax", "log_softmax", "Softmax", "LogSoftmax", "norm", "normalize"),
+    "cosine_similarity",
 )
 SOFT: Final = frozenset({"softmax", "sigmoid", "Softmax", "Sigmoid"})
-
-
-class NotedLines:
-    """The lines of a note in a program."""
-
-    def __init__(self, program: SourceText, note: Note) -> None:
-        self.program, self.note = program, note
-        first = () if note.line is None else program.list_lines(note.line)
-        others = chain.from_iterable(map(program.list_lines, note.lines))
-        self._lines = {*first, *others}
-
-    def find_calls(self, *names: str) -> list[Called]:
-        """Return the calls of its lines, of functions with these names; () for all."""
-        return [
-            called
-            for called in self.program.calls
-            if called.node.lineno in self._lines and (not names or called.name in names)
-        ]
-
-    def find(self, *kinds: type[ast.AST]) -> list[ast.AST]:
-        """Return the nodes of its lines, outer ones first."""
-        found = (node for node in self.program.nodes if isinstance(node, kinds))
-        return [node for node in found if getattr(node, "lineno", 0) in self._lines]
 
 
 Edits: TypeAlias = Callable[[NotedLines], Iterator[Edit]]
@@ -161,41 +141,6 @@ def leave_out_soft(lines: NotedLines) -> Iterator[Edit]:
                 yield from program.replace(node, program.read(kept), 0)
 
 
-def rewrite(lines: NotedLines) -> Iterator[Edit]:
-    """Write an expression of its lines as ``REWRITES`` says."""
-    program = lines.program
-    n = lines.note.text.rpartition(" ")[2]
-    for old, new in REWRITES[lines.note.kind]:
-        pattern = ast.parse(old, mode="eval").body
-        for node in lines.find(type(pattern)):
-            found: dict[str, ast.expr] = {}
-            if isinstance(node, ast.expr) and is_match(pattern, node, found):
-                texts = {"N": n} | {
-                    letter: program.read(part)
-                    if isinstance(part, (*ATOMS, ast.Constant))
-                    else f"({program.read(part)})"
-                    for letter, part in found.items()
-                }
-                text = LETTER.sub(lambda match: texts[match[0]], new)  # noqa: B023
-                yield from program.replace(node, text, 0)
-
-
-def is_match(pattern: object, node: object, found: dict[str, ast.expr]) -> bool:
-    """Whether a node is as a pattern, and keep what its letters stand for."""
-    if isinstance(pattern, ast.Name) and LETTER.fullmatch(pattern.id):
-        found[pattern.id] = node  # type: ignore[assignment]  # an expression, as it is
-        return pattern.id != "M" or isinstance(node, ast.Call)
-    if isinstance(pattern, list) and isinstance(node, list):
-        pairs = zip(pattern, node, strict=False)
-        return len(pattern) == len(node) and all(is_match(*p, found) for p in pairs)
-    if not isinstance(pattern, ast.AST):
-        return pattern == node
-    fields = (one for one in ast.iter_fields(pattern) if one[0] not in {"ctx", "kind"})
-    return type(pattern) is type(node) and all(
-        is_match(value, getattr(node, name), found) for name, value in fields
-    )
-
-
 def move(
     lines: NotedLines, what: str, *after: str, is_level: bool = False
 ) -> Iterator[Edit]:
@@ -203,7 +148,7 @@ def move(
 
     Args:
         lines: The lines of the note.
-        what: A part of the statement, which is on the line of the note.
+        what: A part of the statement.
         after: The other one has one of these; () if it is further out and before it, or
             is a line of the note.
         is_level: Whether both must be in one body.
@@ -212,7 +157,7 @@ def move(
     for moved in lines.find(ast.Expr, ast.Assign):
         text = program.read(moved)  # type: ignore[arg-type]  # a statement
         line, column = moved.lineno, moved.col_offset  # type: ignore[attr-defined]
-        is_noted = what in text and line == lines.note.line
+        is_noted = what in text
         for other in program.find(ast.Expr, ast.Assign) if is_noted else ():
             read = program.read(other)
             is_out = other.col_offset < column and other.lineno < line
@@ -275,14 +220,23 @@ def add_argument(lines: NotedLines, text: str, *names: str) -> Iterator[Edit]:
             yield from lines.program.add_argument(called.node, text, 0)
 
 
-def list_bound(program: SourceText) -> Iterator[tuple[str, str]]:
-    """Yield the names that a program binds, and the text of each value."""
-    for node in program.find(ast.Assign):
-        pairs = [(node.targets[0], node.value)]
-        if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
-            pairs = [*zip(node.targets[0].elts, node.value.elts, strict=False)]
-        for target, value in pairs:
-            yield ast.unparse(target), program.read(value)
+def set_argument(
+    lines: NotedLines, name: str, text: str, *dropped: str
+) -> Iterator[Edit]:
+    """Write another value, ``{}`` for that of now, and leave other arguments out."""
+    program = lines.program
+    for called in lines.find_calls():
+        given = {one.arg: one for one in called.node.keywords}
+        if name in given:
+            value = text.replace("{}", program.read(given[name].value))
+            kept = [
+                f"{name}={value}" if one is given[name] else program.read(one)
+                for one in called.node.keywords
+                if one.arg not in dropped
+            ]
+            args = ", ".join([*map(program.read, called.node.args), *kept])
+            func = program.read(called.node.func)
+            yield from program.replace(called.node, f"{func}({args})", 0)
 
 
 def call_optimizer(lines: NotedLines, method: str) -> Iterator[Edit]:
@@ -296,67 +250,31 @@ def call_optimizer(lines: NotedLines, method: str) -> Iterator[Edit]:
             yield from lines.program.extend(called.node, f"{{}}; {call}", cost)
 
 
-LETTER: Final = re.compile(r"\b[A-Z]\b")
-
-REWRITES: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
-    "raw scores": (
-        ("X.nll_loss(A, B)", "X.cross_entropy(A, B)"),
-        ("X.NLLLoss()", "X.CrossEntropyLoss()"),
-    ),
-    "detached": (("A.detach()", "A"), ("A.item()", "A")),
-    "sum beside mean": (("X.sum(A)", "X.mean(A)"), ("A.sum()", "A.mean()")),
-    "swapped": (
-        ("X.binary_cross_entropy(A, B)", "X.binary_cross_entropy(B, A)"),
-        ("X(A, B)", "X(B, A)"),
-    ),
-    "class dimension": (
-        (
-            "X.cross_entropy(A, B)",
-            "X.cross_entropy(A.transpose(1, -1), B.transpose(1, -1))",
-        ),
-    ),
-    "crossed rows": (
-        ("A.reshape(B)", "A.transpose(0, 1).reshape(B)"),
-        ("A.view(B)", "A.transpose(0, 1).reshape(B)"),
-        ("A.flatten()", "A.transpose(0, 1).flatten()"),
-        ("torch.cat(A)", "torch.stack(A, 1).flatten(0, 1)"),
-    ),
-    "merged batch": (
-        ("A.view(-1, B)", "A.flatten(1)"),
-        ("A.reshape(-1, B)", "A.flatten(1)"),
-    ),
-    "inverted padding": (("A != B", "A == B"),),
-    "causal mask": (
-        ("A * B", 'A.masked_fill(B == 0, float("-inf"))'),
-        ("A.masked_fill(B, C)", "A.masked_fill(~B, C)"),
-    ),
-    "scale": (("A / B", "A / N ** 0.5"), ("A * B", "A / N ** 0.5")),
-    "self copy": (("A.state_dict()", "copy.deepcopy(A.state_dict())"),),
-    "one layer": (
-        ("[M] * A", "[M for _ in range(A)]"),
-        ("[A] * B", "[copy.deepcopy(A) for _ in range(B)]"),
-        (
-            "[A, B] * C",
-            "[copy.deepcopy(one) for _ in range(C) for one in (A, B)]",
-        ),
-    ),
-}
-"""Expressions and what is written for them, by the kind of note.
-
-A capital letter is an expression, ``M`` a call, and ``N`` the last word of the note.
-"""
-
 EDITS: Final[Mapping[str, Sequence[Edits]]] = {
     **dict.fromkeys(REWRITES, (rewrite,)),
+    "blended classes": (
+        lambda lines: set_argument(lines, "mode", '"nearest"', "align_corners"),
+    ),
+    "causal mask": (
+        rewrite,
+        *(
+            partial(set_argument, name=name, text="~{}")
+            for name in ("attn_mask", "mask", "src_mask")
+        ),
+    ),
+    "other step": (rewrite, lambda lines: move(lines, "lr_sch", "optim.")),
     "loss size": (squeeze_operands,),
     "broadcast": (squeeze_operands,),
     "size one": (change_softmax_dim,),
     "softmax dimension": (change_softmax_dim,),
-    "normalized dimension": (change_softmax_dim,),
-    "mixed": (move_dimensions,),
+    "normalized dimension": (
+        change_softmax_dim,
+        lambda lines: add_argument(lines, "dim=-1", *NORMALIZING),
+    ),
+    "mixed": (rewrite, move_dimensions),
     "squeeze": (lambda lines: add_argument(lines, "-1", "squeeze"),),
     "last sample": (put_batch_first,),
-    "mixed samples": (put_batch_first,),
+    "mixed samples": (put_batch_first, rewrite),
     "one key": (put_batch_first,),
     "probabilities": (leave_out_soft,),
     "weighted mean": (partial(add_argument, text='reduction="none"'),),

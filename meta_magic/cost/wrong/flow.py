@@ -134,6 +134,12 @@ class Flow:
         found: list[int] = np.sort(keys + columns.call[rows]).tolist()
         return found
 
+    def is_written(self, storage: int, rows: range) -> bool:
+        """Whether a call in ``rows`` writes a storage that another one made."""
+        columns = self.calls.columns
+        calls = columns.call[columns.is_written & (columns.storage == storage)]
+        return bool(((calls >= rows.start) & (calls < rows.stop)).any())
+
     def _is_own(self, site: "CallSite") -> bool:
         if self.is_everything_own:
             return True

@@ -7,7 +7,7 @@ They are looked for in the source of the files that made calls, once for each te
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache, partial
 from linecache import getlines
 from typing import Final, TypeAlias
@@ -96,17 +96,26 @@ def list_lost_updates(text: str) -> list[Found]:
 
 @lru_cache(maxsize=8)
 def list_attributes(code: str) -> list[Found]:
-    """List ``module.requires_grad = False``, an attribute like any other."""
+    """List ``module.requires_grad = False``, an attribute like any other.
+
+    And ``tensor.require_grad = False``, which is misspelled.
+    """
     found: list[Found] = []
-    for node in list_nodes(code) if ".requires_grad" in code else ():
-        if not isinstance(node, ast.Assign):
-            continue
-        target = node.targets[0]
-        if isinstance(target, ast.Attribute) and target.attr == "requires_grad":
+    for node in list_nodes(code) if ".require" in code else ():
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        if isinstance(node, ast.Assign) and isinstance(target, ast.Attribute):
             name, owner = name_of(target.value), ast.unparse(target.value)
-            what = f"{owner}.requires_grad is an attribute that torch does not read"
-            text = f"{what}: write {owner}.requires_grad_(False)"
-            found.append((node, text, f"{name} is a module", {name}))
+            value = ast.unparse(node.value)
+            forms = {
+                "requires_grad": (f"requires_grad_({value})", "is a module", {name}),
+                "require_grad": (f"requires_grad = {value}", "has no such one", None),
+            }
+            if target.attr in forms:
+                form, why, names = forms[target.attr]
+                what = f"{owner}.{target.attr} is an attribute that torch does not read"
+                found.append(
+                    (node, f"{what}: write {owner}.{form}", f"{name} {why}", names)
+                )
     return found
 
 
@@ -149,9 +158,10 @@ def find_dropped_results(flow: Flow) -> Iterator[Mistake]:
 
 
 def find_other_steps(flow: Flow) -> Iterator[Mistake]:
-    """Yield optimizers that replace that of a schedule, and steps without the scaler.
+    """Yield optimizers that replace that of a schedule, and steps of another one.
 
-    The optimizer whose rates a schedule changes is then not the one that steps.
+    The optimizer whose rates a schedule changes is then not the one that steps; another
+    one steps without its scaler, or in the place of one that never steps.
     """
     for source in list_loops(flow):
         before, loop = list_bound(source.text), source.loops[0]
@@ -166,13 +176,17 @@ def find_other_steps(flow: Flow) -> Iterator[Mistake]:
             made = [v for v in bound.values() if "lr_sch" in v and f"({name}," in v]
             is_again = made and name in bound and name in stepped
             if is_again and node.lineno < loop.lineno:
-                yield source.make_mistake(
+                found = source.make_mistake(
                     node,
                     f"the schedule has the {name} that was there before, and changes "
                     "no learning rate of this one: make it after the optimizer",
                     f"{made[0][:60]} comes first",
                 )
+                at = next(one for _, text, one in before if text == made[0])
+                shift = (found.line or node.lineno) - node.lineno
+                yield found._replace(lines=(at.lineno + shift,))
             bound[name] = value
+        yield from find_mistaken(source, inner, stepped)
         for scaler in [n for n, value in bound.items() if "GradScaler(" in value]:
             plain = [n for n in stepped if "optim." in bound.get(n, "")]
             called = {ast.unparse(call.func) for call in inner}
@@ -184,6 +198,26 @@ def find_other_steps(flow: Flow) -> Iterator[Mistake]:
                     f"{scaler}.step({plain[0]}) and {scaler}.update()",
                     f"{scaler}.scale(loss) multiplies all gradients",
                 )
+
+
+def find_mistaken(
+    source: Source, inner: list[ast.Call], stepped: Collection[str]
+) -> Iterator[Mistake]:
+    """Yield the step of one optimizer after the gradients of another were cleared."""
+    cleared = ""
+    for call in sorted(inner, key=lambda one: one.lineno):
+        owner, method = ast.unparse(call.func).rpartition(".")[::2]
+        cleared = owner if method == "zero_grad" else cleared
+        is_other = method == "step" and cleared and owner != cleared
+        is_idle = is_other and cleared not in stepped
+        is_known = f"{cleared} = " in source.text and f"({cleared})" not in source.text
+        if is_idle and owner in stepped and is_known and "optim" in source.text:
+            yield source.make_mistake(
+                call,
+                f"steps {owner}, and {cleared} never steps: write {cleared}.step()",
+                f"{cleared}.zero_grad() comes before it",
+            )
+            return
 
 
 @lru_cache(maxsize=8)

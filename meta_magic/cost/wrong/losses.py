@@ -426,6 +426,8 @@ def find_own_neighbors(flow: Flow) -> Iterator[Mistake]:
         if product is None or product.name not in {"mm", "bmm"} or not loss.is_own:
             continue
         sources = [find_source(flow, product, operand) for operand in (0, 1)]
+        if is_filled(flow, loss):
+            continue
         if sources[0] == sources[1] and product.made_shapes[0][-1] > 2:
             n = product.made_shapes[0][-1]
             yield Mistake(
@@ -435,6 +437,20 @@ def find_own_neighbors(flow: Flow) -> Iterator[Mistake]:
                 f"the product at line {product.line} is of one tensor with itself",
                 (product,),
             )
+
+
+def is_filled(flow: Flow, loss: ReadCall) -> bool:
+    """Whether scores of a loss, or what they are computed of, are written by a view.
+
+    ``fill_diagonal_`` writes a view, so it is not the call that made the scores.
+    """
+    made = flow.maker(loss, 0)
+    while made is not None and made.inputs and is_scaled(made):
+        storage = flow.storages[made.inputs[0]]
+        if flow.is_written(storage, range(made.index)):
+            return True
+        made = flow.maker(made, 0)
+    return False
 
 
 def is_scaled(call: ReadCall) -> bool:
@@ -501,11 +517,11 @@ def find_moving_targets(flow: Flow) -> Iterator[Mistake]:
     """
     for loss in flow.named(("mse_loss", "smooth_l1_loss", "huber_loss"), is_own=True):
         made = flow.maker(loss, 1) if len(loss.inputs) > 1 else None
-        if made is None or made.name != "add" or len(made.inputs) < 2:
+        if made is None or made.name != "add" or made.index not in flow.differentiated:
             continue
-        best = flow.origin(made, 1, lambda c: is_view(c) or c.name == "mul")
-        is_best = best is not None and best.name in {"max", "amax"}
-        if best and is_best and {made.index, best.index} <= flow.differentiated:
+        parts = [follow_gradient(flow, made, k) for k in range(len(made.inputs))]
+        best = next((c for c in parts if c and c.name in {"max", "amax"}), None)
+        if best is not None:
             yield Mistake(
                 made,
                 "the target of the loss is differentiated, too: compute it within "
@@ -513,6 +529,15 @@ def find_moving_targets(flow: Flow) -> Iterator[Mistake]:
                 f"it adds to a maximum of line {best.line} that has a gradient",
                 (loss, best),
             )
+
+
+def follow_gradient(flow: Flow, call: ReadCall, operand: int) -> ReadCall | None:
+    """Return the call before views and products from which a gradient comes."""
+    made = flow.maker(call, operand)
+    while made is not None and (is_view(made) or made.name == "mul"):
+        before = [flow.maker(made, k) for k in range(len(made.inputs))]
+        made = next((c for c in before if c and c.index in flow.differentiated), None)
+    return made if made is not None and made.index in flow.differentiated else None
 
 
 def find_blended_classes(flow: Flow) -> Iterator[Mistake]:

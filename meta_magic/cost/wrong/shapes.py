@@ -147,6 +147,19 @@ def find_normalized(flow: Flow) -> Iterator[Mistake]:
                 "the products are no cosines",
                 (call,),
             )
+    for norm in flow.named(("linalg_vector_norm",), is_own=True):
+        if norm.function != "cosine_similarity" or len(norm.shapes[0]) != 2:
+            continue
+        made, (rows, size) = flow.origin(norm, 0, is_view), norm.shapes[0]
+        is_row = made is not None and made.name in {"mm", "addmm"}
+        if is_row and [*norm.arguments["dim"]] == [0]:
+            yield Mistake(
+                norm,
+                f"compares {size} columns of {rows} samples each, not {rows} vectors of "
+                f"{size}: normalize over dimension 1",
+                "its operands are results of a layer, one row for each sample",
+            )
+            return
 
 
 def find_norm(flow: Flow, call: ReadCall, operand: int) -> ReadCall | None:
@@ -456,4 +469,16 @@ def find_scales(flow: Flow) -> Iterator[Mistake]:
                 f"divide by the root of {k}",
                 f"the product at line {product.line} sums over a dimension of {k}",
                 (product,),
+            )
+    for call in flow.named(("multinomial",), is_own=True):
+        made = flow.maker(call, 0)
+        is_scaled = made is not None and made.name in {"div", "mul"}
+        soft = flow.origin(made, 0, is_view) if made and is_scaled else None
+        if made and soft and soft.name == "softmax" and len(made.inputs) == 1:
+            yield Mistake(
+                made,
+                "multinomial draws the same from probabilities times a number: divide "
+                "the scores before the softmax",
+                f"the softmax is at line {soft.line}, so the temperature does nothing",
+                (call, soft),
             )

@@ -94,7 +94,7 @@ def find_discarded_gradients(flow: Flow) -> Iterator[Mistake]:
         if kind == 2:
             cleared.append(0)
         is_pending = kind == 0
-    if len(cleared) > 2 and all(cleared[:-1]):
+    if len(cleared) > 2 and all(cleared[:-1]) and not is_gradient_read(flow):
         yield Mistake(
             flow.clears[0],
             "clears gradients before a step uses them, though they are to add up: "
@@ -103,6 +103,18 @@ def find_discarded_gradients(flow: Flow) -> Iterator[Mistake]:
             "steps, some before each",
             (flow.steps[0],),
         )
+
+
+def is_gradient_read(flow: Flow) -> bool:
+    """Whether the user's own code reads gradients, as to combine those of passes."""
+    columns = flow.calls.columns
+    backward, optimizer = PHASES.index("backward"), PHASES.index("optimizer")
+    phase = columns.phase[columns.call]
+    made = np.unique(columns.storage[(phase == backward) & columns.is_made])
+    is_read = np.isin(columns.storage, made) & ~columns.is_made
+    is_read &= (phase != backward) & (phase != optimizer)
+    calls = (flow.calls[row] for row in np.unique(columns.call[is_read]).tolist())
+    return any(one.is_own and "clip_grad" not in one.function for one in calls)
 
 
 def find_old_gradients(flow: Flow) -> Iterator[Mistake]:

@@ -285,3 +285,65 @@ for i in range(0, 24, 8):
 # %% anchors of a detector, permuted
 head = nn.Conv2d(16, 12, 1)
 boxes = head(torch.randn(2, 16, 8, 8)).permute(0, 2, 3, 1).reshape(2, -1, 4)
+
+# %% sharpness aware steps
+net = nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 4))
+opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+x, y = torch.randn(8, 12), torch.randint(0, 4, (8,))
+for _ in range(2):
+    F.cross_entropy(net(x), y).backward()
+    with torch.no_grad():
+        norm = torch.stack([p.grad.norm() for p in net.parameters()]).norm()
+        moves = [p.grad * (0.05 / (norm + 1e-12)) for p in net.parameters()]
+        for p, e in zip(net.parameters(), moves):
+            p.add_(e)
+    opt.zero_grad()
+    F.cross_entropy(net(x), y).backward()
+    with torch.no_grad():
+        for p, e in zip(net.parameters(), moves):
+            p.sub_(e)
+    opt.step()
+    opt.zero_grad()
+
+# %% two views in one batch
+net = nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 16))
+opt = torch.optim.Adam(net.parameters())
+x = torch.randn(8, 12)
+views = torch.cat([x + torch.randn_like(x), x + torch.randn_like(x)], dim=0)
+z = F.normalize(net(views), dim=1)
+sim = z @ z.T / 0.5
+sim.fill_diagonal_(float("-inf"))
+B = x.size(0)
+labels = torch.cat([torch.arange(B) + B, torch.arange(B)])
+loss = F.cross_entropy(sim, labels)
+opt.zero_grad()
+loss.backward()
+opt.step()
+
+# %% self-distillation across two views
+f = nn.Sequential(nn.Linear(12, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Linear(24, 16))
+h = nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 16))
+opt = torch.optim.SGD([*f.parameters(), *h.parameters()], lr=0.05)
+x = torch.randn(8, 12)
+for _ in range(2):
+    z1, z2 = f(x + torch.randn_like(x)), f(x + torch.randn_like(x))
+    p1, p2 = h(z1), h(z2)
+    loss = -(F.cosine_similarity(p1, z2.detach()).mean() + F.cosine_similarity(p2, z1.detach()).mean()) / 2
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+
+# %% gradients of two tasks projected
+net = nn.Linear(6, 2)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(3):
+    x, parts = torch.randn(8, 6), []
+    for task in range(2):
+        opt.zero_grad()
+        net(x)[:, task].pow(2).mean().backward()
+        parts.append([p.grad.clone() for p in net.parameters()])
+    opt.zero_grad()
+    for p, one, other in zip(net.parameters(), *parts):
+        along = (one * other).sum().clamp(max=0) / other.pow(2).sum()
+        p.grad = one - along * other + other
+    opt.step()

@@ -292,3 +292,67 @@ for _ in range(2):
 model.eval  # wrong
 with torch.no_grad():
     accuracy = (model(torch.randn(10, 8)).argmax(1) == torch.randint(0, 2, (10,))).float().mean()
+
+# %% target of the network that is trained
+q = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 2))
+opt = torch.optim.Adam(q.parameters())
+s, s2 = torch.randn(32, 4), torch.randn(32, 4)
+a = torch.randint(0, 2, (32, 1))
+r, done = torch.randn(32), torch.zeros(32)
+value = q(s).gather(1, a).squeeze(1)
+target = r + 0.99 * (1 - done) * q(s2).max(1).values  # wrong
+loss = F.smooth_l1_loss(value, target)
+opt.zero_grad()
+loss.backward()
+opt.step()
+
+# %% cosine over the batch
+net = nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 16))
+opt = torch.optim.Adam(net.parameters())
+a, b = torch.randn(8, 12), torch.randn(8, 12)
+za, zb = net(a), net(b)
+sim = F.cosine_similarity(za, zb, dim=0)  # wrong
+loss = (1 - sim).mean()
+opt.zero_grad()
+loss.backward()
+opt.step()
+
+# %% temperature after the softmax
+emb, lm = nn.Embedding(50, 32), nn.Linear(32, 50)
+ids = torch.randint(0, 50, (2, 6))
+temperature = 0.7
+with torch.no_grad():
+    for _ in range(3):
+        logits = lm(emb(ids))[:, -1]
+        probs = F.softmax(logits, dim=-1) / temperature  # wrong
+        nxt = torch.multinomial(probs, 1)
+        ids = torch.cat([ids, nxt], dim=1)
+
+# %% require_grad
+backbone = nn.Sequential(nn.Linear(16, 32), nn.ReLU())
+head = nn.Linear(32, 4)
+for p in backbone.parameters():
+    p.require_grad = False  # wrong
+opt = torch.optim.SGD(head.parameters(), lr=0.1)
+x, y = torch.randn(8, 16), torch.randint(0, 4, (8,))
+loss = F.cross_entropy(head(backbone(x)), y)
+opt.zero_grad()
+loss.backward()
+opt.step()
+
+# %% steps the other optimizer
+G = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+D = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 1))
+opt_g = torch.optim.Adam(G.parameters())
+opt_d = torch.optim.Adam(D.parameters())
+real = torch.randn(16, 2)
+for _ in range(3):
+    fake = G(torch.randn(16, 8))
+    d_loss = F.softplus(-D(real)).mean() + F.softplus(D(fake.detach())).mean()
+    opt_d.zero_grad()
+    d_loss.backward()
+    opt_d.step()
+    g_loss = F.softplus(-D(fake)).mean()
+    opt_g.zero_grad()
+    g_loss.backward()
+    opt_d.step()  # wrong

@@ -1,5 +1,7 @@
 """Edits with which a note is gone: tried, and the program is as it was meant."""
 
+import re
+
 import pytest
 
 from meta_magic.explain import note_repairs
@@ -47,6 +49,47 @@ NET = "net, x = nn.Linear(4, 1), torch.ones(3, 4)\n"
 MADE = "opt = torch.optim.Adam(net.parameters())"
 CLEAR = "opt.zero_grad()"
 CLIP = "nn.utils.clip_grad_norm_(net.parameters(), 1)"
+
+
+REWRITTEN = {
+    "net.eval\nnet(x)": "net.eval()",
+    "net.requires_grad = False\nnet(x)": "net.requires_grad_(False)",
+    "x.require_grad = True\nnet(x)": "x.requires_grad = True",
+    "target = net\ntarget(x)": "import copy; target = copy.deepcopy(net)",
+    "for p in net.parameters():\n    p = p - 0.1 * p": "p.data.copy_(p - 0.1 * p)",
+    "y = net(x).max() + 1\nF.mse_loss(net(x).mean(), y)": (
+        "y = (net(x).max() + 1).detach()"
+    ),
+    "z = net.weight.T\nF.cross_entropy(z @ z.T, torch.arange(4))": (
+        'F.cross_entropy((z @ z.T).fill_diagonal_(float("-inf")), torch.arange(4))'
+    ),
+    "cell = nn.GRUCell(4, 4)\nfor step in range(2):\n    h = cell(x + step)": (
+        "cell = nn.GRUCell(4, 4); h = None; h = cell(x + step, h)"
+    ),
+    "e = torch.randn_like(x)\nF.mse_loss(net(x + e) + x, torch.randn_like(x))": (
+        "F.mse_loss(net(x + e) + x, e)"
+    ),
+    "q, k = x[None, None, :2], x[None, None]\n"
+    "F.scaled_dot_product_attention(q, k, k, is_causal=True)": (
+        "F.scaled_dot_product_attention(q, k, k, attn_mask=torch.ones(q.size(-2), "
+        "k.size(-2)).bool().tril(k.size(-2) - q.size(-2)))"
+    ),
+    "y = x.round().long()[None, None]\n"
+    'F.interpolate(y.float(), (6, 8), mode="bilinear", align_corners=True).long()': (
+        'F.interpolate(y.float(), (6, 8), mode="nearest").long()'
+    ),
+    "for _ in range(2):\n    x.masked_fill(x > 0, 0)\n    net(x)": (
+        "x = x.masked_fill(x > 0, 0)"
+    ),
+}
+
+
+@pytest.mark.parametrize("text", REWRITTEN)
+def test_a_line_is_written_as_its_note_says(text):
+    trace = record_cell(HEAD + NET + text, "<program>")
+    repairs = [note.repair for note in note_repairs.repair_notes(trace, trace.wrong)]
+    parts = re.split(r"(?:^|; )line \d+: ", repairs[0])
+    assert "; ".join(parts[1:]) == REWRITTEN[text]
 
 
 def write_loop(*lines):
