@@ -110,8 +110,8 @@ def is_gradient_read(flow: Flow) -> bool:
     columns = flow.calls.columns
     backward, optimizer = PHASES.index("backward"), PHASES.index("optimizer")
     phase = columns.phase[columns.call]
-    made = np.unique(columns.storage[(phase == backward) & columns.is_made])
-    is_read = np.isin(columns.storage, made) & ~columns.is_made
+    storages, first = np.unique(columns.storage, return_index=True)
+    is_read = np.isin(columns.storage, storages[phase[first] == backward])
     is_read &= (phase != backward) & (phase != optimizer)
     calls = (flow.calls[row] for row in np.unique(columns.call[is_read]).tolist())
     return any(one.is_own and "clip_grad" not in one.function for one in calls)
