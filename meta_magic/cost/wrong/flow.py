@@ -109,9 +109,9 @@ class Flow:
         found: dict[int, list[int]] = defaultdict(list)
         columns = self.calls.columns
         is_read = ~columns.is_made
-        pairs = zip(columns.tensor[is_read], columns.call[is_read], strict=True)
-        for tensor, row in pairs:
-            found[int(tensor)].append(int(row))
+        tensors, rows = columns.tensor[is_read], columns.call[is_read]
+        for tensor, row in zip(tensors.tolist(), rows.tolist(), strict=True):
+            found[tensor].append(row)
         return found
 
     @cached_property

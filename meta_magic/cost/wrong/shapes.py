@@ -79,7 +79,7 @@ def find_softmax_axes(flow: Flow) -> Iterator[Mistake]:
     """Yield softmaxes over another dimension than their weights are summed over."""
     softmaxes = next(flow.calls.find(("softmax",), FORWARD, is_own=True), None)
     for call in flow.named(PRODUCTS) if softmaxes else ():
-        if len(call.inputs) < 2:
+        if len(call.inputs) < 2 or (softmaxes and call.index < softmaxes.index):
             continue
         for operand in (len(call.inputs) - 2, len(call.inputs) - 1):
             soft = flow.origin(call, operand, is_weights)
@@ -155,8 +155,8 @@ def find_normalized(flow: Flow) -> Iterator[Mistake]:
         if is_row and [*norm.arguments["dim"]] == [0]:
             yield Mistake(
                 norm,
-                f"compares {size} columns of {rows} samples each, not {rows} vectors of "
-                f"{size}: normalize over dimension 1",
+                f"compares {size} columns of {rows} samples each, not {rows} vectors "
+                f"of {size}: normalize over dimension 1",
                 "its operands are results of a layer, one row for each sample",
             )
             return
