@@ -210,8 +210,9 @@ def find_mistaken(
         cleared = owner if method == "zero_grad" else cleared
         is_other = method == "step" and cleared and owner != cleared
         is_idle = is_other and cleared not in stepped
-        is_known = f"{cleared} = " in source.text and f"({cleared})" not in source.text
-        if is_idle and owner in stepped and is_known and "optim" in source.text:
+        made = re.search(rf"(?m)^\s*{re.escape(cleared)} = .*optim", source.text)
+        is_given = f"({cleared})" in source.text  # to a scaler, or a schedule
+        if is_idle and made and owner in stepped and not is_given:
             yield source.make_mistake(
                 call,
                 f"steps {owner}, and {cleared} never steps: write {cleared}.step()",
