@@ -4,7 +4,10 @@
 """
 
 import pytest
+import torch
+from transformers import ResNetConfig, ResNetForImageClassification
 
+import meta_magic as mm
 from tests.browser.gallery import (
     VIEWS,
     make_page,
@@ -102,6 +105,17 @@ def test_a_person_can_read_a_flow_with_colours(browser, pages, measure, directio
     found = look_through(page, "Flow")
     page.close()
     assert found == []
+
+
+def test_fewer_levels_are_open_where_a_block_is_seen_only_then(browser, expect):
+    with mm.record() as trace:
+        model = ResNetForImageClassification(ResNetConfig(num_labels=1000))
+        model(torch.zeros(8, 3, 224, 224))
+    page = open_page(browser, make_page(trace), 700, "light")
+    show_view(page, "Flow")
+    block = page.get_by_role("treeitem", name="layers.0: ResNetBottleNeckLayer")
+    expect(block).to_have_attribute("aria-expanded", "true")
+    page.close()
 
 
 @pytest.mark.parametrize("fault", FAULTS)

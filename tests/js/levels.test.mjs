@@ -87,9 +87,9 @@ test("one block is shown for a run, if that fits", () => {
   const boxes = build(make_layers(5));
   open_levels(boxes.root, 1);
   const { h } = arrange(boxes, boxes.root);
-  assert.equal(open_main(boxes, (size) => size.h <= h), 0);
+  assert.equal(open_main(boxes, (size) => size.h <= h), false);
   assert.equal(arrange(boxes, boxes.root).h, h);
-  assert.equal(open_main(boxes, () => true), 1);
+  assert.equal(open_main(boxes, () => true), true);
   const [run] = walk(boxes.root).filter(({ is_sample }) => is_sample);
   assert.equal(boxes.name(run), "layers.0–4: 5 × Layer");
   const find_node = ({ nodes }) => nodes.map(({ item, inner }) =>
@@ -103,7 +103,7 @@ test("one block is shown for a run, if that fits", () => {
 test("a run of few blocks stays closed", () => {
   const boxes = build(make_layers(2));
   open_levels(boxes.root, 1);
-  assert.equal(open_main(boxes, () => true), 0);
+  assert.equal(open_main(boxes, () => true), false);
 });
 
 test("a box that holds nearly all parameters is opened, one of two is not", () => {

@@ -81,9 +81,10 @@ const count_modules = (items) => {
  * all fit, runs stay closed.
  * @param {import("./boxes.js").Boxes} boxes
  * @param {(size: {w: number, h: number}) => boolean} fits whether a picture can be read whole
+ * @param {number} n_fewer levels that stay closed even then
  * @returns {number} the levels that are open
  */
-export function open_what_fits(boxes, fits) {
+export function open_what_fits(boxes, fits, n_fewer = 0) {
   const { root } = boxes;
   const last = count_levels(root);
   const has_room = () => list_shown(root).length <= MOST_SHOWN && fits(arrange(boxes, root));
@@ -100,6 +101,7 @@ export function open_what_fits(boxes, fits) {
     if (shown.every(({ is_open }) => !is_open) || !has_few && !has_room()) break;
     level += 1;
   }
+  level = Math.max(Math.min(1, level), level - n_fewer);
   open_levels(root, level, false);
   return level;
 }
@@ -109,13 +111,14 @@ export function open_what_fits(boxes, fits) {
  * first, each as long as all fits.
  * @param {import("./boxes.js").Boxes} boxes
  * @param {(size: {w: number, h: number}) => boolean} fits
- * @returns {number} how many were opened
+ * @returns {boolean} whether one was a run
  */
 export function open_main(boxes, fits) {
   const { root, trace: { modules, roots } } = boxes;
   const all = roots.reduce((sum, index) => sum + modules[index].n_params, 0);
   const count = ({ module }) => modules[module].n_params;
-  const [tried, opened] = [new Set(), new Set()];
+  const tried = new Set();
+  let has_block = false;
   const is_main = (item) => !tried.has(item) && item.module >= 0 && (item.kind === "run"
     ? item.n_ops >= LEAST_BLOCKS * item.items[0].n_ops
     : item.items.some(is_box) && count(item) > (count_shown(root) < FEW_SHOWN ? SOME_SHARE : MAIN_SHARE) * all);
@@ -128,8 +131,8 @@ export function open_main(boxes, fits) {
     };
     tried.add(item);
     set(true);
-    if (fits(arrange(boxes, root))) opened.add(item);
-    else set(false);
+    if (!fits(arrange(boxes, root))) set(false);
+    else if (block !== item) has_block = true;
   }
-  return opened.size;
+  return has_block;
 }
