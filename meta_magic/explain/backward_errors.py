@@ -275,10 +275,6 @@ STEPS: Final = frozenset({"argmax", "bool", "ceil", "floor", "int", "long", "rou
 
 REFUSED_COST: Final = 0.4
 
-GRADIENTS: Final = re.compile(
-    r"(\w+)Backward returned an incorrect number of gradients .\w+ (\d+), got (\d+)"
-)
-
 REFUSED: Final = re.compile(r"grad|leaf|converted to Scalar")
 """Parts of autograd's messages."""
 
@@ -307,7 +303,6 @@ def _edit_cuts(program: SourceText, line: int | None) -> Iterator[Edit]:
         if called.name == "requires_grad_" and called.node.args:
             yield from program.replace(called.node.args[0], "True", cost)
     yield from _edit_steps(program, line)
-    yield from _score_classes(program, line)
 
 
 def _edit_steps(program: SourceText, line: int | None) -> Iterator[Edit]:
@@ -329,25 +324,6 @@ def _edit_steps(program: SourceText, line: int | None) -> Iterator[Edit]:
             yield from program.replace(compared, text, AT_LINE)
             if isinstance(around, ast.Attribute) and isinstance(cast, ast.Call):
                 yield from program.replace(cast, text, AT_LINE)
-
-
-def _score_classes(program: SourceText, line: int | None) -> Iterator[Edit]:
-    """Yield losses of scores, where one of their ``argmax`` has no gradient."""
-    scores = {
-        ast.unparse(node.targets[0]): program.read(called.owner)
-        for node in program.find(ast.Assign)
-        for called in program.calls
-        if called.node is node.value and called.owner and called.name == "argmax"
-        if node.lineno == line
-    }
-    for called in program.calls:
-        args = [ast.unparse(arg).removesuffix(".float()") for arg in called.node.args]
-        if len(args) > 1 and args[0] in scores:
-            text = f"{CLASS_LOSS}({scores[args[0]]}, {args[1]})"
-            yield from program.replace(called.node, text, BETWEEN)
-
-
-CLASS_LOSS: Final = "torch.nn.functional.cross_entropy"
 
 
 def _retain_graphs(program: SourceText, line: int | None) -> Iterator[Edit]:
@@ -434,7 +410,6 @@ def _weigh(node: ast.expr, line: int | None) -> float:
 
 def edit_refusals(situation: Situation) -> Iterator[Edit]:
     """Yield edits of what autograd refuses, such as to write a leaf."""
-    yield from _return_gradients(situation)
     if REFUSED.search(situation.error):
         for called in situation.program.calls:
             yield from _leave_graph(situation, called)
@@ -443,18 +418,6 @@ def edit_refusals(situation: Situation) -> Iterator[Edit]:
         for node in (*into, *situation.find_near(ast.AugAssign)):
             text = f"with torch.no_grad(): {situation.program.read(node)}"
             yield from situation.program.replace(node, text, REFUSED_COST)
-
-
-def _return_gradients(situation: Situation) -> Iterator[Edit]:
-    """Yield edits of a function's ``backward`` that returns too few gradients."""
-    program, said = situation.program, GRADIENTS.search(situation.error)
-    for node in program.find(ast.Return) if said else ():
-        names = [getattr(above, "name", "") for above in program.walk_up(node)]
-        value = node.value
-        if said and value and names[:2] == ["backward", said[1]]:
-            last = value.elts[-1] if isinstance(value, ast.Tuple) else value
-            lacking = ", None" * (int(said[2]) - int(said[3]))
-            yield from program.extend(last, f"{{}}{lacking}", AT_LINE)
 
 
 def _leave_graph(situation: Situation, called: Called) -> Iterator[Edit]:

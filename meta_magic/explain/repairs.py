@@ -6,7 +6,7 @@ more, alone. Read :func:`try_edits` first.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from math import inf
 from time import monotonic
@@ -35,10 +35,6 @@ MAX_REPAIRS: Final = 3
 
 MAX_ALONE: Final = 6
 """How many edits that seem to help are run once more."""
-
-MIN_REDUCED: Final = 3
-MAX_REDUCED: Final = 8
-"""A repair of so many changes is run without each of them: is each needed?"""
 
 MAX_OF_CHILDREN: Final = 1.5
 """Processor seconds that all trials may take together, in the children."""
@@ -139,7 +135,6 @@ def try_edits(
     likely = ran[:MAX_ALONE]
     is_later = any(one.outcome.then for one in likely)
     alone = [*islice(_confirm(block, likely, is_later=is_later), MAX_REPAIRS)]
-    alone = [_drop_unneeded(block, one) for one in alone]
     alone.sort(key=lambda one: one.edit.is_lossy)
     repairs = tuple(_write_repair(block, one, before) for one in alone)
     reasons = (one.outcome for one in tried if isinstance(one.outcome, str))
@@ -201,27 +196,6 @@ def _confirm(
             outcome = again.get(one.edit, one.outcome)
             if isinstance(outcome, Ending) and (is_later or not outcome.then):
                 yield Ran(one.edit, outcome)
-
-
-def _drop_unneeded(block: EditableBlock, ran: Ran) -> Ran:
-    """Return an edit without changes that it does not need: of equal numbers elsewhere.
-
-    An edit of one or two changes stays, as each change alone has been tried.
-    """
-    changes = ran.edit.stretches
-    if not MIN_REDUCED <= len(changes) <= MAX_REDUCED or not is_whole(ran.outcome):
-        return ran
-    edits = [
-        replace(ran.edit, stretches=tuple(one for one in changes if one != left))
-        for left in changes
-    ]
-    ended = zip(changes, run_alone(block, edits), strict=True)
-    needed = tuple(change for change, end in ended if not is_whole(end))
-    if len(needed) in (0, len(changes)):
-        return ran
-    edit = replace(ran.edit, stretches=needed)
-    (outcome,) = run_alone(block, [edit])
-    return Ran(edit, outcome) if is_whole(outcome) else ran
 
 
 def _write_repair(block: EditableBlock, ran: Ran, before: int) -> Repair:

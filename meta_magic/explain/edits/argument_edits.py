@@ -10,10 +10,9 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from itertools import combinations, islice, product, zip_longest
+from itertools import combinations
 from typing import Final
 
-from meta_magic.explain.edits.accepted import OF_ORDER
 from meta_magic.explain.edits.program_text import (
     FACTORIES,
     Called,
@@ -94,15 +93,6 @@ COLLATED: Final = (
 )
 """Part of the message if the items of a batch differ in size, and what pads them."""
 
-OTHER_TYPE: Final = re.compile(
-    r"^TypeError: \w+ is not an? \w+$|must be (an? )?\w+, not "
-)
-"""Messages of a call that is given an object of another type."""
-
-MAX_OTHERS: Final = 6
-
-MAPPED: Final = "vmap: Expected all tensors to have the same size in the mapped dim"
-
 OF_ONE: Final = "more than 1 value per channel"
 """Part of the message of a norm that is given one value."""
 
@@ -143,7 +133,6 @@ MODULES: Final = (
 FLAGS: Final = frozenset({"keepdim", "batch_first", "inplace", "bidirectional"})
 ADD_COST, DIM_COST, DROP_COST, RENAME_COST = 0.6, 0.8, 0.8, 0.7
 SURE_COST, COLLATE_COST = 0.1, -0.3
-MAX_EQUATIONS, N_EQUATIONS = 500, 6
 SWAP_COST, MIXED_COST, FREE_COST, FLAG_COST = 1.0, 0.5, 0.8, 1.0
 
 
@@ -165,13 +154,6 @@ def edit_arguments(situation: Situation) -> Iterator[Edit]:
             else:
                 yield from mark_lossy(removed)
             yield from _free_sizes(program, called, far)
-            yield from _complete_order(situation, called, far)
-        if called.name == "einsum" and called.node.lineno in situation.lines[:1]:
-            yield from _turn_letters(situation, called.node, far)
-        if MAPPED in situation.error and called.name == "vmap":
-            yield from _map_fewer(program, called.node)
-    yield from _swap_factors(situation)
-    yield from _pass_others(situation)
 
 
 def _add_arguments(situation: Situation, called: Called, far: float) -> Iterator[Edit]:
@@ -217,108 +199,10 @@ def _mend_arguments(situation: Situation, node: ast.Call) -> Iterator[Edit]:
             yield from mark_lossy(program.replace(node, left, DROP_COST))
 
 
-def _map_fewer(program: SourceText, node: ast.Call) -> Iterator[Edit]:
-    """Yield edits with which ``vmap`` does not map one of its function's arguments.
-
-    The likeliest are dictionaries of parameters, which come first, and the last one.
-    """
-    outer = next(program.walk_up(node), None)
-    given = {keyword.arg: keyword.value for keyword in node.keywords}.get("in_dims")
-    own = getattr(given, "elts", [])
-    args = outer.args if isinstance(outer, ast.Call) and outer.func is node else own
-    dims = [program.read(one) for one in own] or ["0"] * len(args)
-    for at in range(len(dims)):
-        text = f"({', '.join([*dims[:at], 'None', *dims[at + 1 :]])})"
-        cost = ADD_COST + (0 if at in (0, len(dims) - 1) else 0.2)
-        if given is None:
-            yield from program.add_argument(node, f"in_dims={text}", cost)
-        else:
-            yield from program.replace(given, text, cost)
-
-
-def _pass_others(situation: Situation) -> Iterator[Edit]:
-    """Yield edits that pass another variable, as ``optimizer`` and not ``model``."""
-    program = situation.program
-    if not OTHER_TYPE.search(situation.error):
-        return
-    made = program.find(ast.Assign)
-    for called in program.calls:
-        for arg in called.node.args if situation.is_failed(called.node) else ():
-            scope, before = program.find_scope(arg), called.node.lineno
-            names = [
-                target.id
-                for one in made
-                if one.lineno < before and program.find_scope(one) == scope
-                for target in one.targets
-                if isinstance(target, ast.Name) and target.id != program.read(arg)
-            ]
-            for at, name in enumerate([*dict.fromkeys(reversed(names))][:MAX_OTHERS]):
-                cost = ADD_COST + 0.05 * at
-                yield from program.replace(arg, name, cost)
-
-
-def _swap_factors(situation: Situation) -> Iterator[Edit]:
-    """Yield edits that exchange factors of matrix products: ``x @ b @ a``."""
-    program = situation.program
-    for node in situation.find_near(ast.BinOp):
-        if isinstance(node.op, ast.MatMult):
-            left = node.left
-            is_chain = isinstance(left, ast.BinOp) and isinstance(left.op, ast.MatMult)
-            first = left.right if isinstance(left, ast.BinOp) and is_chain else left
-            edits = (
-                *program.replace(first, program.read(node.right), 0),
-                *program.replace(node.right, program.read(first), 0),
-            )
-            cost = MIXED_COST if is_chain else SWAP_COST
-            yield join_edits(edits, cost + situation.weigh(node))
-
-
 def is_fraction(node: ast.AST) -> bool:
     """Whether a node is a number that a cast to integers would change."""
     value = node.value if isinstance(node, ast.Constant) else None
     return isinstance(value, float) and value != int(value)
-
-
-def _turn_letters(situation: Situation, node: ast.Call, far: float) -> Iterator[Edit]:
-    """Yield equations with other letters at one operand of ``einsum``.
-
-    The likeliest are those by which another ``einsum`` made the operand, then those
-    that change few letters.
-    """
-    program = situation.program
-    shapes = [operand.geometry.shape for operand in situation.call.operands]
-    equation = read_equation(node)
-    given, arrow, result = equation.partition("->")
-    parts = given.split(",")
-    if not arrow or "." in equation or len(parts) != len(shapes):
-        return
-    made = {
-        ast.unparse(target): read_equation(one.value).partition("->")[2]
-        for one in program.find(ast.Assign)
-        for target in one.targets
-    }
-    found: list[tuple[bool, int, str]] = []
-    for k, part in enumerate(parts):
-        others = [pair for j, pair in enumerate(zip(parts, shapes)) if j != k]  # noqa: B905  they are equally many
-        size = {n: s for one, shape in others for n, s in zip(one, shape)}  # noqa: B905  a part may be wrong
-        new = {*result} - {*size}
-        choices = [[n for n in {*size} | new if size.get(n, s) == s] for s in shapes[k]]
-        for letters in islice(product(*map(sorted, choices)), MAX_EQUATIONS):
-            text = "".join(letters)
-            if len({*text}) == len(text) and new <= {*text} and text != part:
-                is_new = made.get(situation.call.operands[k].name) != text
-                n_changed = sum(a != b for a, b in zip_longest(text, part))
-                whole = ",".join([*parts[:k], text, *parts[k + 1 :]])
-                found.append((is_new, n_changed, f'"{whole}->{result}"'))
-    for at, (_, _, text) in enumerate(sorted(found)[:N_EQUATIONS]):
-        yield from program.replace(node.args[0], text, ADD_COST + far + 0.1 * at)
-
-
-def read_equation(node: ast.AST) -> str:
-    """Return the equation of a call of ``einsum``, without spaces; "" for none."""
-    first = node.args[0] if isinstance(node, ast.Call) and node.args else None
-    value = first.value if isinstance(first, ast.Constant) else ""
-    return value.replace(" ", "") if isinstance(value, str) else ""
 
 
 def _is_given(program: SourceText, called: Called, name: str) -> bool:
@@ -394,18 +278,6 @@ def _swap(situation: Situation, called: Called, far: float) -> Iterator[Edit]:
                 *program.replace(second, one, cost),
             )
             yield join_edits(edits, cost)
-
-
-def _complete_order(situation: Situation, called: Called, far: float) -> Iterator[Edit]:
-    """Yield the edit that gives ``permute`` the dimensions that it lacks, last."""
-    order = OF_ORDER.search(situation.error)
-    if called.name == "permute" and order:
-        n_dims = int(order[1])
-        given = {
-            n % n_dims for n in map(read_number, called.node.args) if n is not None
-        }
-        lacking = ", ".join(str(n) for n in range(n_dims) if n not in given)
-        yield from situation.program.add_argument(called.node, lacking, ADD_COST + far)
 
 
 def _free_sizes(program: SourceText, called: Called, far: float) -> Iterator[Edit]:

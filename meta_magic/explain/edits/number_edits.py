@@ -24,7 +24,6 @@ from meta_magic.explain.edits.program_text import (
     mark_lossy,
     name_of,
     read_number,
-    span_of,
 )
 from meta_magic.explain.edits.situations import Situation
 from meta_magic.explain.probing import list_near_ratios
@@ -46,12 +45,6 @@ SMALL: Final = 0.5
 """The cost of a small number, which may mean many things."""
 
 MAX_SMALL: Final = 3
-
-RATIO: Final = 1.0
-"""The cost of multiplying one number by the factor that another one must change by."""
-
-OWN: Final = 0.4
-"""How much less that costs if the user's own function gets the number."""
 
 BOTH: Final = 0.2
 """The cost of a number that must change both sides of an image."""
@@ -111,7 +104,6 @@ def edit_numbers(situation: Situation) -> Iterator[Edit]:
             yield from mark_lossy(edits) if right == 1 and is_broadcast else edits
         together = _edit_together(situation, nodes, (wrong, right), cost)
         yield from mark_lossy(together) if right == 1 and is_broadcast else together
-    yield from _edit_ratios(situation)
 
 
 def _weigh_pairs(situation: Situation) -> Iterator[tuple[Pair, float]]:
@@ -292,29 +284,6 @@ def _read_products(situation: Situation, size: int) -> Iterator[list[int]]:
         first = steps[0]
         if refused.lineage.size == size and PRODUCT.fullmatch(first.formula):
             yield [int(steps[part].value) for part in first.parts]
-
-
-def _edit_ratios(situation: Situation) -> Iterator[Edit]:
-    """Yield edits that scale a number as another one must be."""
-    program = situation.program
-    pairs = [pair for pair in situation.accepted.numbers if min(pair) > 1]
-    ratios = dict.fromkeys(max(p) // min(p) for p in pairs if max(p) % min(p) == 0)
-    near = situation.find_near(ast.Constant, ast.Name) if ratios else []
-    for node in filter(is_read, near):
-        ratio = next(iter(ratios))
-        values = situation.seen.get(span_of(node), ())
-        value = read_number(node) or next(iter(values), None)
-        if not value or _is_dim(program, node):
-            continue
-        cost = RATIO + situation.weigh(node) / 2
-        cost -= OWN if program.is_for_own(node) else 0
-        cost += DATA if program.is_data(node) else 0
-        if isinstance(node, ast.Name):
-            yield from program.extend(node, f"{ratio} * {{}}", cost)
-            continue
-        yield from program.replace(node, str(value * ratio), cost)
-        if value % ratio == 0:
-            yield from program.replace(node, str(value // ratio), cost)
 
 
 def _is_outermost(program: SourceText, node: ast.expr) -> bool:

@@ -246,18 +246,6 @@ class SourceText:
                 return isinstance(above, ast.Call) and "pool" in name_of(above).lower()
         return False
 
-    def is_for_own(self, node: ast.AST) -> bool:
-        """Whether a node is an argument of a function that the program defines."""
-        calls = (one for one in self.walk_up(node) if isinstance(one, ast.Call))
-        called = next(calls, None)
-        return called is not None and name_of(called) in self.defined
-
-    @cached_property
-    def defined(self) -> frozenset[str]:
-        """The names of the program's functions and classes."""
-        names = [node.name for node in self.find(ast.FunctionDef)]
-        return frozenset([*names, *(node.name for node in self.find(ast.ClassDef))])
-
     def replace(self, node: Spot, text: str, cost: float) -> Iterator[Edit]:
         """Yield the edit that replaces a node, if it is on one line."""
         if node.lineno == node.end_lineno and id(node) not in self._in_texts:

@@ -166,16 +166,6 @@ for _ in range(3):
 """
 
 
-def test_a_loss_of_the_best_class_becomes_one_of_scores():
-    found = explain(
-        "import torch\nnet, y = torch.nn.Linear(3, 4), torch.tensor([0, 3])\n"
-        "best = net(torch.ones(2, 3)).argmax(1)\n"
-        "loss = torch.nn.functional.mse_loss(best.float(), y.float())\nloss.backward()"
-    )
-    written = "loss = torch.nn.functional.cross_entropy(net(torch.ones(2, 3)), y)"
-    assert [one.after for one in found.repairs] == [written]
-
-
 @pytest.mark.parametrize(
     ("kind", "argument"),
     [

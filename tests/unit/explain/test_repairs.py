@@ -314,18 +314,6 @@ def test_factors_are_changed_as_the_size_is_made():
     assert "fc = nn.Linear(20 * 4 * 4, 7)" in afters
 
 
-def test_equal_numbers_that_need_no_change_stay_as_they_are():
-    found = explain(
-        "import torch\nfrom torch import nn\n"
-        "conv = nn.Conv2d(3, 4, 3)\nnorm = nn.BatchNorm2d(4)\nhead = nn.Linear(7, 4)\n"
-        "x, skip = torch.rand(2, 3, 9, 9), torch.rand(2, 8, 7, 7)\n"
-        "y = head(norm(conv(x)) + skip)"
-    )
-    changed = [[line for line, _, _ in one.changes] for one in found.repairs]
-    repair = found.repairs[changed.index([3, 4])]
-    assert run(repair.source)["y"].shape == (2, 8, 7, 4)
-
-
 NET = """
 class Net(nn.Module):
     def __init__(self):{start}
@@ -374,7 +362,6 @@ def test_heads_become_the_nearest_that_divide_the_width():
 @pytest.mark.parametrize(
     ("text", "after"),
     [
-        ("torch.ones(2, 3, 4).permute(0, 2)", "torch.ones(2, 3, 4).permute(0, 2, 1)"),
         ("torch.ones(2, 3).sum(axes=1)", "torch.ones(2, 3).sum(dim=1)"),
         ("torch.ones(2, 3).numpy(foo=2)", "torch.ones(2, 3).numpy()"),
         ("nn.MultiheadAttention(100, 8)", "nn.MultiheadAttention(104, 8)"),
@@ -417,29 +404,11 @@ def test_heads_become_the_nearest_that_divide_the_width():
             "a = torch.rand(50)[torch.arange(6)][..., None, None, None]",
         ),
         (
-            "a, b, x = torch.ones(3, 4), torch.ones(4, 6), torch.ones(2, 3)\nx @ b @ a",
-            "x @ a @ b",
-        ),
-        (
             (
                 "x, n = torch.ones(2, 5, 3), torch.tensor([2, 5])\n"
                 "nn.utils.rnn.pack_padded_sequence(x, n, True)"
             ),
             "nn.utils.rnn.pack_padded_sequence(x, n, True, enforce_sorted=False)",
-        ),
-        (
-            (
-                "f = torch.func.grad(lambda p, x: (p * x).sum())\n"
-                "p, x = torch.ones(3), torch.ones(5, 3)\ntorch.vmap(f)(p, x)"
-            ),
-            "torch.vmap(f, in_dims=(None, 0))(p, x)",
-        ),
-        (
-            (
-                "net = nn.Linear(2, 3)\nopt = torch.optim.SGD(net.parameters(), 0.1)\n"
-                "torch.optim.lr_scheduler.StepLR(net, 3)"
-            ),
-            "torch.optim.lr_scheduler.StepLR(opt, 3)",
         ),
         (
             (
