@@ -33,10 +33,8 @@ from meta_magic.errors import (
 )
 
 if TYPE_CHECKING:
-    from meta_magic.cost.call_work import Work
-    from meta_magic.cost.costs import Cost, UnknownOperator
+    from meta_magic.cost.costs import Cost, Roofline, UnknownOperator, Work
     from meta_magic.cost.device_table import Device, add_devices
-    from meta_magic.cost.rooflines import Roofline
     from meta_magic.designs.diff import diff
     from meta_magic.materializing.materialize import materialize
     from meta_magic.materializing.report import FilledTensor, MaterializeReport
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
     from meta_magic.session.record import meta_like, record
     from meta_magic.teach.exercises import exercise, grade
     from meta_magic.trace.calls import ModuleCall, OpCall, TensorMetadata
-    from meta_magic.trace.formulas.torch_formulas import flop_formula
+    from meta_magic.trace.formulas.call_costs import flop_formula
     from meta_magic.trace.modules import ModuleNode, ModuleTensor
     from meta_magic.trace.notes import Note
     from meta_magic.trace.options import ValueLimits
@@ -107,12 +105,12 @@ __all__ = [
 MODULE_BY_NAME = {
     "Cost": "cost.costs",
     "Device": "cost.device_table",
-    "Roofline": "cost.rooflines",
+    "Roofline": "cost.costs",
     "UnknownOperator": "cost.costs",
-    "Work": "cost.call_work",
+    "Work": "cost.costs",
     "add_devices": "cost.device_table",
     "diff": "designs.diff",
-    "flop_formula": "trace.formulas.torch_formulas",
+    "flop_formula": "trace.formulas.call_costs",
     "FilledTensor": "materializing.report",
     "MaterializeReport": "materializing.report",
     "materialize": "materializing.materialize",

@@ -24,7 +24,7 @@ from typing import IO, Any, Final, NamedTuple, Self, TypeAlias
 
 import torch
 
-from meta_magic.torch_private.forking import fork
+from meta_magic.torch_private.snapshot import fork
 
 with suppress(ImportError):  # on Windows, which has no children either
     import resource

@@ -52,14 +52,13 @@ UP = {
     ("trace.trace", "view.figures"): "Trace.figure(), as well",
     ("trace.trace", "view.payload"): "what marimo shows of a Trace, as well",
     ("trace.trace", "view.model_explorer"): "Trace.to_model_explorer(), as well",
-    ("trials.slices", "magic.history"): "a plain cell rests on the shell's cells",
+    ("trials.slices", "magic.cell"): "a plain cell rests on the shell's cells",
     ("trials.sandbox", "magic.reports"): "a child of a kernel must not speak for it",
     ("trace.trace", "cost.costs"): "Trace.cost, as well",
     ("trace.trace", "cost.wrong.mistakes"): "Trace.notes and Trace.wrong, as well",
     ("trace.questions", "trials.dims"): "Trace.dims, as well",
     ("trace.questions", "trials.annotations"): "Trace.annotate(), as well",
     ("trace.trace", "explain.note_repairs"): "Trace.notes, as well",
-    ("trace.questions", "trials.named_traces"): "Trace.named and shape(), as well",
     ("trace.questions", "explain.lineage.why"): "Trace.shape(), as well",
     ("trace.questions", "trials.fit"): "Trace.fit(), as well",
     ("trace.questions", "trials.sweeps"): "Trace.sweep(), as well",
@@ -81,8 +80,6 @@ UP = {
     ("trace.modules", "trace.trace"): "a type alone, as well",
     ("trace.sent", "trace.trace"): "a type alone, as well",
     ("trace.summary", "trace.trace"): "a type alone: it formats what Trace gives it",
-    ("trace.table", "trace.trace"): "a type alone, as well",
-    ("cost.rooflines", "cost.costs"): "a type alone: it reads what Cost gives it",
 }
 """The arrows that go up, or round, each with its reason."""
 

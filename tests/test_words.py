@@ -53,7 +53,7 @@ KEYS = {
     "place": (
         "meta_magic/cost/memory_",
         "meta_magic/trials/fit.py",
-        "meta_magic/view/materialize_html.py",
+        "meta_magic/view/choices.py",
         "meta_magic/view/payload.py",
         "meta_magic/view/static/",
         "meta_magic/view/widgets.py",

@@ -2,37 +2,265 @@
 
 ``trace.cost`` is ``build_cost``. The formulas for one call are in ``trace/formulas``;
 here they are multiplied by the number of calls and added up.
+
+A roofline takes the longer of computing and moving bytes: ``build_roofline``.
+
+Source:
+    Williams, Waterman and Patterson, Roofline: an insightful visual performance model,
+    Communications of the ACM 52 (4), 2009.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
+import torch
 
-from meta_magic.cost.call_work import (
-    COUNTS,
-    Calls,
-    OneCall,
-    Work,
-    add_up,
-    count_calls,
-    count_one,
-)
-from meta_magic.cost.device_table import find_device
+from meta_magic.cost.device_table import Device, Peak, find_device
 from meta_magic.cost.program_columns import PHASES, Integers
-from meta_magic.cost.rooflines import Roofline, build_roofline
+from meta_magic.trace.formulas.call_costs import (
+    WorkKind,
+    count_operations,
+    count_traffic,
+)
 from meta_magic.trace.modules import ModuleNode
-from meta_magic.trace.signature import Phase
+from meta_magic.trace.signature import Phase, Signature
 from meta_magic.trace.units import format_bytes, format_count, format_flops
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from meta_magic.cost.device_table import Device
     from meta_magic.trace.trace import Trace
+
+
+COUNTS = ("flops", "flops_needed", "n_elementwise", "nbytes_read", "nbytes_written")
+
+Calls: TypeAlias = Sequence[tuple[int, int]]
+"""Pairs (index of a signature, number of its calls)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """The work of some calls: what they compute, read and write.
+
+    Attributes:
+        n_calls: Number of calls.
+        flops: Floating-point operations of products and the like, 2 for each
+            multiply-add, masked products too.
+        flops_needed: FLOPs without the products that a causal mask or a window of a
+            fused attention leaves out, which a kernel may skip.
+        n_elementwise: Operations and functions element by element, by the weights of
+            ``trace/formulas/elementwise_flops.py``; not among the FLOPs.
+        nbytes_read: Bytes read, each element once.
+        nbytes_written: Bytes written.
+
+    Example:
+        >>> with record() as trace:
+        ...     y = torch.ones(2, 3) @ torch.ones(3, 4)
+        >>> work = trace.cost.by_op["aten.mm.default"]
+        >>> work.flops, work.nbytes_read, work.nbytes_written  # 6 and 12 numbers make 8
+        (48, 72, 32)
+    """
+
+    n_calls: int = 0
+    flops: int = 0
+    flops_needed: int = 0
+    n_elementwise: int = 0
+    nbytes_read: int = 0
+    nbytes_written: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes read and written."""
+        return self.nbytes_read + self.nbytes_written
+
+    @property
+    def intensity(self) -> float | None:
+        """FLOPs for each byte read or written; None without bytes."""
+        return self.flops / self.nbytes if self.nbytes else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneCall(Work):
+    """The work of one call of a signature.
+
+    Attributes:
+        kind: What it does; ``unknown`` without a formula.
+        dtype: Dtype of the first input, or else output, which decides how fast
+            products are; None without tensors.
+    """
+
+    op: str
+    kind: WorkKind
+    dtype: torch.dtype | None
+    n_calls: int = 1
+
+
+def count_one(signature: Signature) -> OneCall:
+    """Return the work of one call, by the formulas."""
+    tensors = (*signature.inputs, *signature.outputs)
+    return OneCall(
+        op=signature.op,
+        dtype=tensors[0].dtype if tensors else None,
+        **count_operations(signature)._asdict(),
+        **count_traffic(signature)._asdict(),
+    )
+
+
+def add_up(calls: Calls, each: Sequence[Work]) -> Work:
+    """Return the work of calls, given the work of one call of each signature."""
+    counts = {
+        name: sum(n * getattr(each[i], name) for i, n in calls) for name in COUNTS
+    }
+    return Work(n_calls=sum(n for _, n in calls), **counts)
+
+
+def count_calls(keys: Integers, signatures: Integers) -> Mapping[int, Calls]:
+    """Return how many calls have each key, such as their phase; none for -1."""
+    n = int(signatures.max(initial=0)) + 1
+    pairs, counts = np.unique(keys * n + signatures, return_counts=True)
+    found: dict[int, list[tuple[int, int]]] = {}
+    for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
+        if pair >= 0:
+            found.setdefault(pair // n, []).append((pair % n, count))
+    return found
+
+
+IN_TENSOR_CORES: Final = ("convolution", "rnn")
+"""Parts of the names of operators whose float32 torch lets cuDNN compute as TF32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roofline:
+    """The estimated time of a recording on a device; ``print`` shows it.
+
+    It assumes that kernels reach the peaks of the data sheet, and leaves out the time
+    of torch itself and of kernel launches. Good for totals and shares.
+
+    Attributes:
+        seconds_each: Seconds of one call of each signature.
+        is_bound_by_memory: Whether its bytes take longer than its FLOPs.
+        notes: Which peak was used for a dtype that the data sheet lacks.
+
+    Example:
+        >>> with record() as trace:
+        ...     y = torch.ones(512, 512) @ torch.ones(512, 512)
+        >>> roofline = trace.cost.roofline("t4")
+        >>> round(roofline.seconds * 1e6, 1)  # 2 * 512**3 / 8.1e12 + 2**21 / 320e9
+        39.7
+    """
+
+    device: Device
+    cost: "Cost" = field(repr=False)
+    seconds_each: tuple[float, ...] = field(repr=False)
+    is_bound_by_memory: tuple[bool, ...] = field(repr=False)
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def seconds(self) -> float:
+        """Seconds of all calls."""
+        return self._add_up(self.cost.calls)
+
+    @cached_property
+    def memory_share(self) -> float:
+        """The share of the time, from 0 to 1, that calls bound by memory take."""
+        bound = [(i, n) for i, n in self.cost.calls if self.is_bound_by_memory[i]]
+        return self._add_up(bound) / self.seconds if self.seconds else 0.0
+
+    @cached_property
+    def by_phase(self) -> Mapping[Phase, float]:
+        """Seconds of each phase."""
+        return {p: self._add_up(c) for p, c in self.cost.calls_by_phase.items()}
+
+    @cached_property
+    def by_module(self) -> Mapping[str, float]:
+        """Seconds of each module with its submodules, named as in ``Cost``."""
+        return {m: self._add_up(c) for m, c in self.cost.calls_by_module.items()}
+
+    @cached_property
+    def by_op(self) -> Mapping[str, float]:
+        """Seconds of each operator, the longest first."""
+        seconds = {op: self._add_up(c) for op, c in self.cost.calls_by_op.items()}
+        return dict(sorted(seconds.items(), key=lambda pair: -pair[1]))
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return the table of the cost, with the seconds of each call, and its bound.
+
+        Columns:
+            seconds (float): Time of the call.
+            bound (str): memory or compute, whichever takes longer.
+        """
+        numbers = self.cost.signature
+        bounds = np.where(self.is_bound_by_memory, "memory", "compute").astype(object)
+        seconds = np.array(self.seconds_each)
+        return self.cost.to_pandas().assign(
+            seconds=seconds[numbers], bound=bounds[numbers]
+        )
+
+    def __str__(self) -> str:
+        phases = self.by_phase.items()
+        return "\n".join(
+            (
+                f"about {self.seconds:.3g} s on {self.device.title}, by its peaks",
+                *(f"{phase}: {seconds:.3g} s" for phase, seconds in phases),
+                f"bound by its memory: {self.memory_share:.0%} of the time",
+                *self.notes,
+            )
+        )
+
+    def _add_up(self, calls: Calls) -> float:
+        return sum(n * self.seconds_each[number] for number, n in calls)
+
+
+def build_roofline(cost: "Cost", device: Device, *, tf32: bool) -> Roofline:
+    """Return the time of each call on a device.
+
+    Masked products do not count. Operations element by element run at the peak of
+    float32 without tensor cores, if the device has one.
+    """
+    peaks = [classify_products(o).find_peak(device, tf32=tf32) for o in cost.each]
+    products = np.array([o.flops_needed for o in cost.each], float)
+    products /= np.array([peak.flops for peak in peaks], float)
+    vectors = find_vector_peak(device)
+    if vectors is not None:
+        elementwise = np.array([o.n_elementwise for o in cost.each], float) / vectors
+        products = np.maximum(products, elementwise)
+    moving = np.array([one.nbytes for one in cost.each], float) / device.bandwidth
+    counted = zip(cost.each, peaks, strict=True)
+    notes = dict.fromkeys(p.note for one, p in counted if one.flops and p.note)
+    return Roofline(
+        device=device,
+        cost=cost,
+        seconds_each=tuple(np.maximum(products, moving).tolist()),
+        is_bound_by_memory=tuple((moving >= products).tolist()),
+        notes=tuple(note for note in notes if note),
+    )
+
+
+class Products(NamedTuple):
+    """The dtype of products, and whether torch lets cuDNN compute float32 as TF32."""
+
+    dtype: torch.dtype
+    is_cudnns: bool
+
+    def find_peak(self, device: Device, *, tf32: bool = False) -> Peak:
+        """Return the peak of a device for such products."""
+        return device.find_peak(self.dtype, uses_tf32=tf32 or self.is_cudnns)
+
+
+def classify_products(one: OneCall) -> Products:
+    """Return the kind of products of a call, which decides their speed."""
+    is_cudnns = any(word in one.op for word in IN_TENSOR_CORES)
+    return Products(one.dtype or torch.float32, is_cudnns)
+
+
+def find_vector_peak(device: Device) -> float | None:
+    """Return operations element by element in a second on a device, or None."""
+    return dict(device.peaks).get("float32")
+
 
 ModulePath = tuple[str, ...]
 """The name of a module, then those of its parents up to the root; () if unknown."""

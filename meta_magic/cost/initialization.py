@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final, TypeGuard
 import numpy as np
 
 from meta_magic.cost.program_columns import PHASES, Columns
+from meta_magic.trace.calls import OpCalls
 from meta_magic.trace.formulas.operands import EMPTY, SHAPE_ONLY, short_name
 from meta_magic.trace.modules import walk_tensors
 from meta_magic.trace.program import Program
-from meta_magic.trace.sequences import OpCalls
 from meta_magic.trace.signature import Signature
 
 if TYPE_CHECKING:

@@ -4,8 +4,7 @@
 the answer. ``diagnosis`` finds the cause: ``probing`` makes the failed call again in a
 child, with other arguments, and ``rules`` reads from what torch accepts which rule was
 broken. ``lineage/`` follows a refused size back to the numbers in the user's code.
-``edits/`` writes edits that may mend the block, ``edited_runs`` runs it with them, and
-``repairs`` chooses.
+``edits/`` writes edits that may mend the block, and ``edited_runs`` runs it with them.
 
 May import ``trials``, ``session``, ``recording``, ``cost``, ``trace``,
 ``torch_private``, ``children``, ``errors``. Read ``across_cells`` first.

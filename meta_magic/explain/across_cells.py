@@ -22,12 +22,12 @@ from meta_magic.children import NO_ANSWER, Child, Inbox, ask_child, can_fork
 from meta_magic.errors import TrialError
 from meta_magic.explain.explanations import (
     Explanation,
+    Repair,
     explain_alone,
     explain_in_steps,
 )
 from meta_magic.explain.lineage.lineage_records import Lineage, LineageStep
 from meta_magic.explain.lineage.why import why as why_alone
-from meta_magic.explain.repairs import Repair
 from meta_magic.torch_private.dynamo import leave_dynamo_out
 from meta_magic.trace.calls import TensorMetadata
 from meta_magic.trace.notes import CellSource

@@ -17,7 +17,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 import torch
 
-from meta_magic.cost.saved_storages import SEED, find_saved_slots
+from meta_magic.cost.storage_lives import SEED, find_saved_slots
 from meta_magic.explain.edits.program_text import (
     Called,
     Edit,

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from meta_magic.children import NO_ANSWER, ask_child
-from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.tensors import tensors_in
 from meta_magic.session.raised_calls import call_module
 from meta_magic.torch_private.dispatcher import schema_of
 from meta_magic.trace.failed_call import ENDS, FailedCall, Operand, walk_arguments

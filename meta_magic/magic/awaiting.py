@@ -23,8 +23,7 @@ from traceback import walk_stack
 from types import FrameType
 from typing import Any, Self
 
-from meta_magic.magic.cell import TOP_LEVEL_AWAIT
-from meta_magic.magic.timed_lines import blank_magic
+from meta_magic.magic.cell import TOP_LEVEL_AWAIT, blank_magic
 
 
 class CellParts:

@@ -3,23 +3,118 @@
 IPython's ``run_cell`` cannot run the body: a failing cell would succeed, its value be
 lost, and its line numbers be wrong. Blank lines replace ``%%meta``, so that tracebacks,
 breakpoints and ``inspect.getsource`` see the cell as it was typed.
+
+:func:`inline_timed` puts what ``%time`` times into the cell, as IPython compiles that
+under a name of its own. :class:`History` keeps the cells that ran, for explanations.
 """
 
 import ast
 import inspect
 import linecache
+import re
 import sys
+import time
 from contextlib import AbstractContextManager, nullcontext
-from traceback import walk_stack
+from pathlib import Path
+from time import process_time
+from traceback import walk_stack, walk_tb
 from types import CodeType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from meta_magic.magic.timed_lines import (
-    Timer,
-    TimeStatements,
-    blank_magic,
-    inline_timed,
-)
+from IPython.core.magics.execution import _format_time
+from IPython.utils.timing import clock2
+
+from meta_magic.trace.signature import EarlierCell
+
+T = TypeVar("T")
+OF_CELL: Final = re.compile(r"\s*%%time[ \t]*(?=\n)")
+OF_LINE: Final = "get_ipython().run_line_magic('time', "
+TIMER: Final = f"__import__({__name__!r}, fromlist=['Timer']).Timer()"
+
+
+class Timer:
+    """Prints the times of a statement or of a block; they begin when it is made."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.time(), clock2()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self.finish(None)
+
+    def finish(self, value: T) -> T:
+        """Print the times; return the value of the expression that took them."""
+        cpu, wall = clock2(), time.time() - self._wall
+        user, system = (end - start for end, start in zip(cpu, self._cpu, strict=True))
+        parts = f"user {_format_time(user)}, sys: {_format_time(system)}, "
+        total = f"total: {_format_time(user + system)}"
+        print(f"CPU times: {'' if sys.platform == 'win32' else parts}{total}")  # noqa: T201  as %time does
+        print(f"Wall time: {_format_time(wall)}")  # noqa: T201  as well
+        return value
+
+
+def blank_magic(cell: str) -> str:
+    """Return a cell with an empty line in place of ``%%time``."""
+    return OF_CELL.sub(lambda found: "\n" * found[0].count("\n"), cell, count=1)
+
+
+def inline_timed(source: str) -> tuple[str, frozenset[int]]:
+    """Replace ``%time STATEMENT`` by the statement; return also the timed lines."""
+    if OF_LINE not in source:
+        return source, frozenset()
+    lines = source.splitlines(keepends=True)
+    timed = set()
+    for node in ast.walk(ast.parse(source)):
+        text = read_timed(node)
+        if text is not None and isinstance(node, (ast.Expr, ast.Assign)):
+            line, value = lines[node.lineno - 1].encode(), node.value
+            start, end = line[: value.col_offset], line[value.end_col_offset :]
+            lines[node.lineno - 1] = (start + text.encode() + end).decode()
+            timed.add(node.lineno)
+    return "".join(lines), frozenset(timed)
+
+
+def read_timed(node: ast.AST) -> str | None:
+    """Return the Python statement that a statement times with ``%time``, if it does."""
+    if not isinstance(node, (ast.Expr, ast.Assign)):
+        return None
+    if not ast.unparse(node.value).startswith(OF_LINE):
+        return None
+    _, argument = node.value.args  # type: ignore[attr-defined]  # it is that call
+    text: str = argument.value.strip()
+    try:
+        found = ast.parse(text).body
+    except SyntaxError:  # an option of %time, or another magic
+        return None
+    is_one = len(found) == 1
+    is_right = isinstance(node, ast.Expr) or (is_one and isinstance(found[0], ast.Expr))
+    return text if is_one and is_right else None
+
+
+class TimeStatements(ast.NodeTransformer):
+    """Times the statements at some lines."""
+
+    def __init__(self, lines: frozenset[int]) -> None:
+        self._lines = lines
+
+    def visit(self, node: ast.AST) -> Any:
+        """Return a statement that is timed if it stands at one of the lines."""
+        if not (isinstance(node, ast.stmt) and node.lineno in self._lines):
+            return self.generic_visit(node)
+        timer: Any = ast.parse(TIMER, mode="eval").body
+        if isinstance(node, (ast.Expr, ast.Assign)):
+            finish = ast.Attribute(timer, "finish", ast.Load())
+            node.value = ast.Call(finish, [node.value], [])
+            made: ast.stmt = node
+        else:
+            made = ast.With([ast.withitem(timer)], [node])
+        for new in ast.walk(timer):
+            if hasattr(new, "lineno"):
+                ast.copy_location(new, node)
+        return ast.fix_missing_locations(ast.copy_location(made, node))
+
 
 TOP_LEVEL_AWAIT: Final = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 ASSIGNMENTS: Final = (ast.Assign, ast.AugAssign, ast.AnnAssign)
@@ -168,3 +263,64 @@ def cell_number(shell: Any) -> int:
             number = getattr(frame.f_locals.get("result"), "execution_count", None)
             break
     return int(shell.execution_count if number is None else number)
+
+
+MAX_CELLS: Final = 1000
+"""How many cells are kept."""
+
+TRANSPARENT: Final = frozenset({"%%meta", "%%time", "%%capture"})
+"""Cell magics that run their body in the user's namespace."""
+
+
+class History:
+    """Keeps the cells that ran."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._started = 0.0
+        self.cells: list[EarlierCell] = []
+        earlier = shell.history_manager.input_hist_raw
+        for number in range(1, min(cell_number(shell), len(earlier))):
+            self._keep(number, earlier[number], 0.0)
+
+    def start(self) -> None:
+        """Note that a cell begins."""
+        self._started = process_time()
+
+    def end(self, result: Any) -> None:
+        """Keep a cell that ended, and the line at which it raised, if it did."""
+        info, error = result.info, result.error_in_exec
+        line = 0 if error is None else find_line(error)
+        has_run = result.success or line
+        if has_run and getattr(info, "store_history", False):
+            number = result.execution_count or self._shell.execution_count
+            self._keep(number, info.raw_cell, process_time() - self._started, line)
+
+    def _keep(self, number: int, typed: str, seconds: float, line: int = 0) -> None:
+        name = f"In[{number}]"
+        self.cells.append(EarlierCell(name, typed, seconds, line, self._read))
+        del self.cells[:-MAX_CELLS]
+
+    def _read(self, typed: str) -> str:
+        """Return a cell as Python, at its lines; "" where other code runs its body."""
+        lines = typed.split("\n")
+        n_above = 0
+        for line in lines:
+            if line.strip() and not line.startswith("%%"):
+                break
+            if line.startswith("%%") and line.split()[0] not in TRANSPARENT:
+                return ""
+            n_above += 1
+        body: str = self._shell.transform_cell("\n".join(lines[n_above:]))
+        return "\n" * n_above + body
+
+
+def find_line(error: BaseException) -> int:
+    """Return the line of a cell that raised; 0 if it is not known."""
+    lines = [
+        line
+        for frame, line in walk_tb(error.__traceback__)
+        if frame.f_code.co_name == "<module>"
+        and not Path(frame.f_code.co_filename).is_file()
+    ]
+    return lines[-1] if lines else 0

@@ -69,7 +69,7 @@ def add_formatters(shell: Any) -> None:
 
 def render_report(report: Any) -> str:
     """Return a report as HTML."""
-    from meta_magic.view.materialize_html import render_materialize_report  # noqa: PLC0415  needs torch
+    from meta_magic.view.choices import render_materialize_report  # noqa: PLC0415  needs torch
 
     return render_materialize_report(report)
 

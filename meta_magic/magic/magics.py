@@ -19,8 +19,7 @@ from IPython.core.magic_arguments import parse_argstring
 from traitlets import Bool, Float, Int
 
 from meta_magic.magic.awaiting import CellParts
-from meta_magic.magic.cell import Body
-from meta_magic.magic.history import History
+from meta_magic.magic.cell import Body, History
 from meta_magic.magic.line_options import (
     LEADING,
     SMALLEST,
@@ -34,7 +33,7 @@ from meta_magic.magic.run import Run
 from meta_magic.magic.tracebacks import WHOLE, show_whole
 
 if TYPE_CHECKING:
-    from meta_magic.magic.failed_cells import FailedCell
+    from meta_magic.magic.reports import FailedCell
 
 HELP: Final = "help"
 REPAIR: Final = "repair"

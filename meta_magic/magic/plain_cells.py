@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
-from meta_magic.trace.earlier_cells import name_cell
+from meta_magic.trace.signature import name_cell
 
 if TYPE_CHECKING:
     from meta_magic.magic.magics import MetaMagics
-    from meta_magic.session.plain_use import Recorded
+    from meta_magic.session.note_finders import Recorded
 
 
 OF_META: Final = re.compile(r"\bmeta\b|not on the expected device")
@@ -50,7 +50,7 @@ class PlainCells:
 
     def _advise(self, cell: str, error: BaseException | None) -> str | None:
         """Return the hint for a cell, if it needs one."""
-        from meta_magic.session.plain_use import find_recorded, is_without_values  # noqa: PLC0415  torch
+        from meta_magic.session.note_finders import find_recorded, is_without_values  # noqa: PLC0415  torch
 
         if error is not None and not OF_META.search(f"{type(error).__name__}: {error}"):
             return None
@@ -80,7 +80,7 @@ class PlainCells:
         from torch import nn  # noqa: PLC0415  torch
 
         from meta_magic.materializing.companions import find_cached  # noqa: PLC0415  torch
-        from meta_magic.session.plain_use import find_recorded  # noqa: PLC0415  torch
+        from meta_magic.session.note_finders import find_recorded  # noqa: PLC0415  torch
 
         values = map(self._shell.user_ns.get, read)
         roots = [value for value in values if isinstance(value, nn.Module)]

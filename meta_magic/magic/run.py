@@ -21,7 +21,7 @@ from meta_magic.magic.reports import (
     show_ranks,
 )
 from meta_magic.magic.tracebacks import trim_traceback
-from meta_magic.session.collector import RARE_COLLECTION
+from meta_magic.session.guard import RARE_COLLECTION
 from meta_magic.trace.progress import OUTLETS, write_to_terminal
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Run:
 
     def _show_failure(self, trace: "Trace", key: str) -> None:
         """Show why the cell failed; its recording is shown below the traceback."""
-        from meta_magic.magic.failed_cells import FailedCell  # noqa: PLC0415  torch
+        from meta_magic.magic.reports import FailedCell  # noqa: PLC0415  torch
 
         settings = None if self._options.quiet else self._settings
         failed = FailedCell(self._shell, trace, key, settings)

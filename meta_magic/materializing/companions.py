@@ -27,8 +27,8 @@ from meta_magic.materializing.targets import (
     is_recorded,
     walk,
 )
-from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.origins import find_origin, find_stored
+from meta_magic.recording.identities.tensors import tensors_in
 from meta_magic.session.operand_names import read_attributes
 from meta_magic.torch_private.autograd import read_hooks
 from meta_magic.torch_private.modes import DisableTorchFunction

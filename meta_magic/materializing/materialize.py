@@ -24,10 +24,13 @@ from meta_magic.materializing.fills.inits import (
     document_inits,
 )
 from meta_magic.materializing.fills.protocol import STATES, State, Task
-from meta_magic.materializing.forecast import format_seconds
 from meta_magic.materializing.located import find_made_by_use
 from meta_magic.materializing.preparation import Preparation, Progress
-from meta_magic.materializing.report import MaterializeReport, format_names
+from meta_magic.materializing.report import (
+    MaterializeReport,
+    format_names,
+    format_seconds,
+)
 from meta_magic.materializing.targets import (
     Held,
     Target,

@@ -17,12 +17,13 @@ from torch import Tensor
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.companions import clear_states, is_leaf, keeps_gradient
 from meta_magic.materializing.fills.protocol import Content, Fill, Task
-from meta_magic.materializing.forecast import Forecast, check_budget
 from meta_magic.materializing.report import (
     KEPT,
     LEFT,
     FilledTensor,
+    Forecast,
     MaterializeReport,
+    check_budget,
     format_names,
 )
 from meta_magic.materializing.targets import (

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from meta_magic.errors import WorldError
-from meta_magic.trace.table import paused_collector
+from meta_magic.trace.summary import paused_collector
 from meta_magic.trace.world import Peers
 
 RESULT: Final = "rank-{}-result"

@@ -17,9 +17,8 @@ from torch import Generator, Tensor, UntypedStorage
 from torch.nn import Parameter
 
 from meta_magic.errors import ReplayError
-from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.storages import as_bytes, sum_bytes
-from meta_magic.recording.identities.tensors import GeometryTable
+from meta_magic.recording.identities.tensors import GeometryTable, tensors_in
 from meta_magic.replaying.operators import default_generator
 from meta_magic.replaying.program_calls import Call, Draw, ProgramCalls
 from meta_magic.replaying.streams import Streams, count_words

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from meta_magic.errors import ReplayError
-from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.tensors import tensors_in
 from meta_magic.replaying.call_runner import HeldStorage, ReplayMemory, load_bytes
 from meta_magic.replaying.operators import Usage
 from meta_magic.replaying.program_calls import Draw, ProgramCalls, read_draws

@@ -18,7 +18,7 @@ import torch
 from torch import Generator, Tensor
 
 from meta_magic.errors import ReplayError
-from meta_magic.recording.intercept.initializers import INITIALIZERS
+from meta_magic.recording.intercept.reported_devices import INITIALIZERS
 from meta_magic.recording.signatures.entries import find_overwritten
 from meta_magic.replaying.collectives import call_collective
 from meta_magic.torch_private.dispatcher import OpOverload, kernel_of, schema_of

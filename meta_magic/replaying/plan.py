@@ -17,7 +17,7 @@ from meta_magic.replaying.collectives import check_alone
 from meta_magic.replaying.program_calls import Call, Draw, ProgramCalls, draw_before
 from meta_magic.replaying.steps import Plan, Request, Step, StepKind
 from meta_magic.replaying.streams import count_words
-from meta_magic.trace.derived_facts import AssumedNumbers
+from meta_magic.trace.program import AssumedNumbers
 
 
 def plan_replay(recorded: ProgramCalls, request: Request, device: torch.device) -> Plan:

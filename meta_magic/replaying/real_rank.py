@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, UntypedStorage, distributed
 
-from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.tensors import tensors_in
 from meta_magic.torch_private.distributed import SHARDED, describe_group, read_group
 from meta_magic.torch_private.modes import TorchDispatchMode
 from meta_magic.torch_private.tensor_internals import address_of_storage, list_parts

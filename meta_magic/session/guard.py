@@ -4,18 +4,97 @@
 its enter or exit leave the process on meta, and a mode that the block forgot to leave
 makes the exit pop the wrong one. So ``Guard`` takes a snapshot of torch, restores it
 after the block, and delivers an interrupt only while the block itself runs.
+
+Torch's modes belong to one thread: another one uses real memory and leaves no record.
+``Thread(target=model, args=(x,)).start()`` therefore gets a note (``ThreadWatch``).
 """
 
+import gc
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from types import FrameType
-from typing import Any, TypeVar
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from importlib.machinery import SourceFileLoader
+from multiprocessing.process import BaseProcess
+from threading import RLock, get_ident
+from time import sleep
+from types import FrameType, ModuleType
+from typing import Any, Final, TypeVar
 
 import torch
+from torch.overrides import TorchFunctionMode
 
+from meta_magic.recording.rows.writers import RecordingReplacements
+from meta_magic.session.raised_calls import USERS, home_of
 from meta_magic.torch_private.interrupts import Interrupts, must_wait, uninterrupted
+from meta_magic.torch_private.modes import function_mode_stack, pop_function_mode
+from meta_magic.torch_private.replacing import PROFILE_OF_THREADS, Replacements
 from meta_magic.torch_private.snapshot import Snapshot
+
+N_OBJECTS: Final = 3
+"""How many objects a recorded program makes for each object of the plain program."""
+
+RARER: Final = 10  # the factor by which full collections are rarer
+
+LARGEST: Final = 2**31 - 1  # the largest threshold that the collector takes
+
+
+PAUSE: Final = 0.05  # seconds between two checks whether a recording has ended
+
+
+class RareCollection:
+    """Context manager that raises the collector's thresholds, and puts them back.
+
+    The process has one set of thresholds. Recordings in several threads, or within each
+    other, end in any order: the first raises the thresholds, the last restores them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._n_entered = 0
+        self._idle: list[int] = []
+        self._before = self._within = (0, 0, 0)
+
+    @property
+    def n_entered(self) -> int:
+        """How many recordings run."""
+        return self._n_entered - self._idle.count(get_ident())
+
+    @contextmanager
+    def enter_idle(self) -> Iterator[None]:
+        """Enter, but record nothing: to this thread it is no recording."""
+        with self:
+            self._idle.append(get_ident())
+            try:
+                yield
+            finally:
+                self._idle.remove(get_ident())
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._n_entered == 0:
+                self._before = young, middle, old = gc.get_threshold()
+                raised = min(young * N_OBJECTS, LARGEST), min(old * RARER, LARGEST)
+                self._within = raised[0], middle, raised[1]
+                gc.set_threshold(*self._within)
+            self._n_entered += 1
+
+    def wait(self) -> None:
+        """Wait while something is recorded: a forked child would have torch's modes."""
+        while self.n_entered:
+            sleep(PAUSE)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._n_entered -= 1
+            # A cell that set its own thresholds keeps them.
+            if self._n_entered == 0 and gc.get_threshold() == self._within:
+                gc.set_threshold(*self._before)
+
+
+RARE_COLLECTION: Final = RareCollection()
+"""All recordings of the process enter this one."""
+
 
 T = TypeVar("T")
 
@@ -114,3 +193,108 @@ class Guard:
         """Whether an interrupt arrived on the way into or out of the block."""
         is_own = frame is not None and frame.f_code in self._own_codes
         return is_own or must_wait(frame)
+
+
+OWN_PREFIX: Final = "meta_magic"
+
+PROCESS: Final = (
+    "child process {!r} was not recorded: a recording belongs to one process (--world "
+    "N records what mp.spawn starts as one of N)"
+)
+
+of_thread = threading.local()
+"""Holds a ``KeptMode`` as ``stay``, which leaves its mode when the thread ends."""
+
+
+class TorchWatch(TorchFunctionMode):
+    """Function mode that calls ``note`` when a thread calls torch."""
+
+    def __init__(self, note: Callable[[], None]) -> None:
+        super().__init__()
+        self._note = note
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call ``note`` and then the function."""
+        self._note()
+        return func(*args, **(kwargs or {}))
+
+
+class KeptMode:
+    """Keeps a mode entered for as long as the current thread lives."""
+
+    def __init__(self, mode: TorchFunctionMode) -> None:
+        self._mode, self._thread = mode, threading.get_ident()
+        mode.__enter__()
+
+    def __del__(self) -> None:
+        is_same = threading.get_ident() == self._thread
+        if is_same and function_mode_stack()[-1:] == [self._mode]:
+            pop_function_mode()
+
+
+class ThreadWatch(Replacements):
+    """Context manager that notes the new threads of a block that use torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: dict[str, None] = {}
+        self._old_profile: Any = None
+
+    def __enter__(self) -> None:
+        # Not threading.setprofile: recordings of two threads end in any order.
+        self.wrap(PROFILE_OF_THREADS, self._make_profile)
+
+    def _note_thread(self) -> None:
+        name = threading.current_thread().name
+        if not name.startswith(OWN_PREFIX):
+            self.names.setdefault(name)
+
+    def _make_profile(self, before: Any) -> Any:
+        self._old_profile = before
+        return self._watch_new_thread
+
+    def _watch_new_thread(self, frame: FrameType, event: str, argument: object) -> None:
+        """Watch a new thread, which calls this profile function first of all."""
+        of_thread.stay = KeptMode(TorchWatch(self._note_thread))
+        sys.setprofile(self._old_profile)
+        old: Callable[..., Any] | None = self._old_profile
+        if old is not None:
+            old(frame, event, argument)
+
+
+class ProcessWatch(RecordingReplacements):
+    """Context manager that notes the child processes of a block."""
+
+    def __enter__(self) -> None:
+        self.replace_here(BaseProcess, {"start": self._start})
+
+    def _start(self, plain: Callable[..., None], process: BaseProcess) -> None:
+        self._note("process", PROCESS.format(process.name))
+        plain(process)
+
+
+class LibraryImports(Replacements):
+    """Context manager in which modules of libraries make real tensors when imported.
+
+    Else constants of a library stay on meta in later cells, as in ``torchdiffeq``.
+    """
+
+    def __enter__(self) -> None:
+        self.replace_here(SourceFileLoader, {"exec_module": run_module})
+
+
+def run_module(
+    plain: Callable[..., None], loader: SourceFileLoader, module: ModuleType
+) -> None:
+    """Run a module that is imported; the user's own are part of the block."""
+    if home_of(loader.path) == USERS:
+        plain(loader, module)
+    else:
+        with torch.device("cpu"):
+            plain(loader, module)

@@ -4,30 +4,191 @@
 a note on that line. These notes are found when a recording ends, from its live modules
 and what it noticed; ``cost/wrong`` finds what follows from the program alone. Read
 ``find_notes`` first.
+
+``model.to("cuda")(torch.ones(2, 3))`` fails on a real GPU, as the input stays on the
+CPU; on meta it runs, so a note says it (``find_device_notes``). ``y = model(x)`` in a
+cell without ``%%meta`` ends in an error of torch if a recorded cell made ``model``:
+``describe_outside`` says which cell did.
 """
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from types import FrameType
+from typing import Any, Final, NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from meta_magic.errors import MissingValueError, ReplayError
+from meta_magic.recording.identities.call_sites import read_variables
+from meta_magic.recording.identities.origins import find_origin
+from meta_magic.recording.identities.tensors import LiveGeometry, TensorRegistry
+from meta_magic.recording.intercept.moves import join_placements
 from meta_magic.recording.rows.module_trees import Tree
 from meta_magic.recording.rows.writers import Writers
-from meta_magic.session.device_notes import find_device_notes
+from meta_magic.recording.signatures.entries import OpTable
+from meta_magic.replaying.operators import find_function
+from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.session.program_builder import describe_failures
 from meta_magic.session.raised_calls import USERS, home_of
+from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import (
     children_of,
     is_made,
     parameters_of,
     pick_own,
 )
-from meta_magic.trace.notes import Note, sort_notes
-from meta_magic.trace.program import Program
-from meta_magic.trace.sequences import OpCalls
+from meta_magic.trace.calls import OpCalls
+from meta_magic.trace.notes import FAILS, Note, sort_notes
+from meta_magic.trace.program import Program, find_on_meta
+from meta_magic.trace.signature import CPU, META, Geometry, Signature, SourcePosition
 from meta_magic.trace.units import format_bytes, format_flops
+
+COPY: Final = "aten._to_copy.default"
+WRITE: Final = "aten.copy_.default"
+
+NO_VALUES: Final = (
+    "{} needs values of a tensor that was put on 'meta' by name: on the CPU, too, it "
+    "has none there, and this line raises an error. Leave 'meta' out, or fill it by "
+    "to_empty or load_state_dict(assign=True)"
+)
+MIXED: Final = (
+    "{} took a tensor that was put on 'meta' by name, with one that was not: on the "
+    "CPU this line raises an error, or returns uninitialized memory"
+)
+
+
+def find_device_notes(program: Program, *, has_saved: bool) -> Iterator[Note]:
+    """Yield notes on the devices that a cell names."""
+    yield from _find_from_meta(program)
+    signatures = program.signatures
+    named = {g.placement for s in signatures for g in (*s.inputs, *s.outputs)}
+    if not named <= {None, CPU}:
+        yield from _find_unnamed(program)
+        yield from _find_drawn(program, has_saved=has_saved)
+
+
+def _find_from_meta(program: Program) -> Iterator[Note]:
+    """Yield a note for each line that needs values of a tensor named to be on meta."""
+    found = find_on_meta(program)
+    if not found:
+        return
+    ops, recorded = OpCalls(program), ProgramCalls(program)
+    asked = {evaluation.call for evaluation in program.evaluations}
+    texts: dict[tuple[str, int | None], None] = {}
+    known: dict[tuple[int, ...], bool] = {}  # by signature and which inputs
+    for index in range(len(recorded)):
+        signature, storages = recorded.tensors(index)
+        on_meta = [s in found for s in storages[: len(signature.inputs)]]
+        if not any(on_meta):
+            continue
+        is_moved = signature.op == COPY and signature.outputs[0].placement is not None
+        if index in asked or is_moved:
+            template = NO_VALUES
+        else:
+            key = id(signature), *on_meta
+            if key not in known:
+                known[key] = _is_mixed(signature, on_meta)
+            if not known[key]:
+                continue
+            template = MIXED
+        call = ops[index]
+        texts[template.format(call.function or call.op), call.line] = None
+    for text, line in texts:
+        yield Note(kind=FAILS, text=text, line=line)
+
+
+def _is_mixed(signature: Signature, on_meta: Sequence[bool]) -> bool:
+    """Whether torch refuses an operator because only some inputs are named on meta."""
+    if signature.op == WRITE:  # torch copies to meta, but not from there
+        return on_meta[-1] and not on_meta[0]
+    pairs = zip(signature.inputs, on_meta, strict=True)
+    placed = [
+        replace(g, placement=META if there else g.placement or CPU)
+        for g, there in pairs
+    ]
+    return _is_refused(signature.op, placed)
+
+
+def _find_unnamed(program: Program) -> Iterator[Note]:
+    """Yield a note for each line that mixes a GPU's tensor with an unplaced one."""
+    clashes = {i: _find_clash(s) for i, s in enumerate(program.signatures)}
+    if not any(clashes.values()):
+        return
+    ops, recorded, noted = OpCalls(program), ProgramCalls(program), set()
+    own: set[int] = set()  # storages that autograd made, and all computed from them
+    for index, number in enumerate(program.signature_numbers()):
+        signature, storages = recorded.tensors(index)
+        inputs = storages[: len(signature.inputs)]
+        unnamed, device = clashes[number] or (set(), CPU)
+        if not own.issuperset(inputs[i] for i in unnamed):
+            call = ops[index]
+            if (call.line, device) not in noted:
+                noted.add((call.line, device))
+                yield Note(
+                    kind=FAILS,
+                    text=f"{call.op} took a tensor without a named device, and one on "
+                    f"{device}: in a real run the first is on the CPU, and "
+                    "this fails",
+                    line=call.line,
+                )
+        if ops.phase(index) == "backward" or not own.isdisjoint(inputs):
+            own.update(storages[len(inputs) :])
+
+
+def _find_clash(signature: Signature) -> tuple[set[int], torch.device] | None:
+    """Return which inputs without a named device torch would refuse, if any."""
+    named = [g.placement for g in signature.inputs if g.placement not in (None, CPU)]
+    unnamed = {
+        i
+        for i, g in enumerate(signature.inputs)
+        if g.placement is None and g.device.type == "meta" and g.stride is not None
+    }
+    if not named or not unnamed or named[0] is None:
+        return None
+    at = enumerate(signature.inputs)
+    on_cpu = [replace(g, placement=CPU) if i in unnamed else g for i, g in at]
+    is_clash = _is_refused(signature.op, on_cpu)
+    return (unnamed, named[0]) if is_clash else None
+
+
+def _is_refused(op: str, inputs: Iterable[Geometry]) -> bool:
+    """Whether torch refuses an operator because its inputs are on two devices."""
+    try:
+        join_placements(OpTable(find_function(op)), [*map(LiveGeometry, inputs)])
+    except ReplayError:  # not an operator of torch's
+        return False
+    except RuntimeError:
+        return True
+    return False
+
+
+def _find_drawn(program: Program, *, has_saved: bool) -> Iterator[Note]:
+    """Yield a note if values were read that depend on random numbers of a GPU."""
+    asked = {evaluation.call for evaluation in program.evaluations}
+    recorded = ProgramCalls(program)
+    first: int | None = None
+    drawn: set[int] = set()
+    for index in range(len(recorded) if asked or has_saved else 0):
+        signature, storages = recorded.tensors(index)
+        inputs = storages[: len(signature.inputs)]
+        is_drawn = index in recorded.draws_by_call and signature.accelerator
+        if not is_drawn and drawn.isdisjoint(inputs):
+            continue
+        first = index if first is None else first
+        if has_saved or index in asked:
+            device = recorded.tensors(first)[0].accelerator
+            text = (
+                f"values rest on random numbers of {device}, and are not those that it "
+                "would give: the CPU drew others"
+            )
+            yield Note(kind="drawn", text=text, line=recorded.line(first))
+            return
+        drawn.update(storages[len(inputs) :], (inputs[i] for i in signature.writes))
+
 
 READ: Final = frozenset({"aten._local_scalar_dense.default", "aten._to_copy.default"})
 """Operators whose values are read; all others are evaluated for the result's size."""
@@ -276,3 +437,79 @@ def find_maker(storage: int, program: Program) -> int | None:
     """Return the first operator call that returned a storage."""
     calls = program.walk_calls()
     return next((index for index, _, _, made in calls if storage in made), None)
+
+
+class Recorded(NamedTuple):
+    """A variable that holds a tensor or module of a recorded cell."""
+
+    name: str
+    is_module: bool
+    made_at: SourcePosition | None
+
+
+def find_recorded(
+    names: Iterable[str], namespace: Mapping[str, object]
+) -> Iterator[Recorded]:
+    """Yield the variables of some names that hold what a recorded cell made."""
+    for name in names:
+        value = namespace.get(name)
+        is_module = isinstance(value, nn.Module)
+        held: Iterable[Any] = [value]
+        if isinstance(value, nn.Module):
+            held = chain(value.parameters(), value.buffers())
+        for tensor in held:
+            found = _find_origin_of(tensor)
+            if found is not None:
+                program, storage = found
+                index = find_maker(storage, program)
+                at = None if index is None else OpCalls(program)[index].position
+                yield Recorded(name, is_module, at)
+                break
+
+
+def is_without_values(value: object) -> bool:
+    """Whether a value is a tensor on meta that no recording made."""
+    is_on_meta = isinstance(value, Tensor) and value.is_meta
+    return is_on_meta and _find_origin_of(value) is None
+
+
+def _find_origin_of(value: object) -> tuple[Program, int] | None:
+    try:
+        if not isinstance(value, Tensor) or not value.is_meta:
+            return None
+        found = find_origin(value.untyped_storage())
+    except (RuntimeError, NotImplementedError, ValueError):  # it has no storage
+        return None
+    if found is None:
+        return None
+    program, storage = found[0].program, found[1]
+    while True:  # back to the recording that made it: later ones import it
+        earlier = next((i for i in program.imports if i.storage == storage), None)
+        if earlier is None:
+            return program, storage
+        program, storage = earlier.program, earlier.origin
+
+
+def describe_outside(
+    error: MissingValueError,
+    registry: TensorRegistry,
+    frame: FrameType | None,
+    program: Program,
+) -> str:
+    """Say which variable of plain code lacks the values that a replay needs; or ""."""
+    cause = error.__cause__
+    storage = cause.storage if isinstance(cause, ReplayError) else None
+    if frame is None or storage is None or find_maker(storage, program) is not None:
+        return ""
+    with DisableTorchFunction():
+        for name, value in read_variables(frame).items():
+            is_outside = is_without_values(value)
+            if is_outside and registry.find_storages([value]) == [storage]:
+                node = getattr(value, "grad_fn", None)
+                maker = "" if node is None else node.name().removesuffix("Backward0")
+                by = maker and f" (by {maker})"
+                return (
+                    f". It is `{name}`, which plain code made{by}: put %%meta on that "
+                    "cell, or that line into the block of record()"
+                )
+    return ""

@@ -29,7 +29,7 @@ from meta_magic.recording.identities.call_sites import (
     list_spans,
     read_locals,
 )
-from meta_magic.recording.identities.nested_tensors import name_tensors
+from meta_magic.recording.identities.tensors import name_tensors
 from meta_magic.torch_private.module_internals import (
     buffers_of,
     children_of,

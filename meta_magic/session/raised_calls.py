@@ -28,7 +28,7 @@ from meta_magic.recording.identities.call_sites import (
     describe_function,
     is_stdlib,
 )
-from meta_magic.recording.identities.nested_tensors import name_tensors, tensors_in
+from meta_magic.recording.identities.tensors import name_tensors, tensors_in
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
 from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.rows.writers import Writers

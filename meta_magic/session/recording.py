@@ -45,24 +45,26 @@ from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.rows.module_trees import Tree, read_versions
 from meta_magic.recording.rows.writers import Writers, make_writers
 from meta_magic.recording.signatures.cache import SignatureCache
-from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.session.failed_calls import describe_error, find_failed_call
-from meta_magic.session.guard import Guard
+from meta_magic.session.guard import (
+    RARE_COLLECTION,
+    Guard,
+    LibraryImports,
+    ProcessWatch,
+    ThreadWatch,
+)
 from meta_magic.session.note_finders import Outside, find_notes
-from meta_magic.session.program_builder import ProgramBuilder
+from meta_magic.session.program_builder import ProgramBuilder, TreeFinder, modules_in
 from meta_magic.session.raised_calls import find_raised
-from meta_magic.session.threads import LibraryImports, ProcessWatch, ThreadWatch
-from meta_magic.session.trees import TreeFinder, modules_in
 from meta_magic.session.values_on_demand import ValuesOnDemand, make_checks
 from meta_magic.torch_private.dispatcher import kernels_put_in
 from meta_magic.torch_private.modes import DisableTorchFunction, dispatch_mode_stack
 from meta_magic.torch_private.replacing import ImportedNames
 from meta_magic.torch_private.snapshot import RealTorch
-from meta_magic.trace.derived_facts import StoragesOnMeta
 from meta_magic.trace.notes import CellSource
 from meta_magic.trace.options import Options, ValueLimits
-from meta_magic.trace.program import Program
-from meta_magic.trace.table import paused_collector
+from meta_magic.trace.program import Program, StoragesOnMeta
+from meta_magic.trace.summary import paused_collector
 from meta_magic.trace.trace import Trace
 
 NO_SOURCE: Final = CellSource()

@@ -32,8 +32,7 @@ from meta_magic.recording.identities.call_sites import (
     describe_function,
     read_variables,
 )
-from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.identities.tensors import Seen
+from meta_magic.recording.identities.tensors import Seen, tensors_in
 from meta_magic.recording.intercept.value_checks import ValueChecks
 from meta_magic.recording.rows.writers import Writers
 from meta_magic.recording.signatures.entries import (
@@ -58,7 +57,7 @@ from meta_magic.session.assumptions import (
     guess_count,
     guess_values,
 )
-from meta_magic.session.plain_use import describe_outside
+from meta_magic.session.note_finders import describe_outside
 from meta_magic.session.program_builder import ProgramBuilder
 from meta_magic.torch_private.snapshot import RealTorch, WithoutModes
 from meta_magic.trace.options import LITTLE_NBYTES, Assumed, Options

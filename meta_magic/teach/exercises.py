@@ -25,8 +25,7 @@ from meta_magic.teach.answer_runs import (
     format_error,
     run_answer,
 )
-from meta_magic.teach.causes import explain_error, find_cause
-from meta_magic.teach.faults import find_faults
+from meta_magic.teach.causes import explain_error, find_cause, find_faults
 from meta_magic.trials.blocks import Sizes
 
 

@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import torch
 
-from meta_magic.teach.elements import (
+from meta_magic.teach.lines import (
+    SHAPE_WHYS,
+    Group,
+    Line,
+    Shape,
     choose_element,
     describe_address,
     describe_index,
+    read_lines,
     to_address,
     to_number,
 )
-from meta_magic.teach.lines import Group, Line, Shape, read_lines
-from meta_magic.teach.shape_whys import SHAPE_WHYS
 from meta_magic.trace.calls import OpCall, TensorMetadata
 from meta_magic.trace.summary import describe_failure
 from meta_magic.trace.units import format_shape
@@ -32,9 +35,9 @@ from meta_magic.view.pictures import (
     PicturedCall,
     broadcast,
     find_picture,
+    find_previous_windows,
     read_terms,
 )
-from meta_magic.view.windows import find_previous_windows
 
 if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace

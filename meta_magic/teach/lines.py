@@ -3,21 +3,26 @@
 A trace knows the span of source that made each operator. Names follow from it: what
 ``x = a + b`` makes is ``x``, and the inputs of ``a + b`` are ``a`` and ``b``, also
 where they are arguments of a function. Read :func:`read_lines` first.
+
+What a lesson says of elements and of wrong shapes is at the end.
 """
 
 import ast
 import linecache
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from meta_magic.explain.edits.program_text import SourceText, span_of
 from meta_magic.trace.calls import ModuleCall, OpCall, TensorMetadata
-from meta_magic.trace.derived_facts import first_operators
+from meta_magic.trace.program import first_operators
 
 if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
+
 
 Shape: TypeAlias = tuple[int, ...]
 LONGEST: Final = 28
@@ -337,3 +342,132 @@ def is_inside(node: ast.AST | None, whole: ast.AST | None) -> bool:
     """Whether an expression is a part of another one, or it."""
     parts = ast.walk(whole) if whole is not None else ()
     return node is not None and any(part is node for part in parts)
+
+
+def describe_address(index: Sequence[int], tensor: TensorMetadata) -> str:
+    """Return the way from an index to an address, as a sentence without its end."""
+    steps = zip(index, tensor.stride or (), strict=True)
+    terms = [f"{i}·{step}" for i, step in steps]
+    first = tensor.storage_offset or 0
+    start = f"It begins at {first}. " if first else ""
+    path = " + ".join([*([str(first)] * bool(first)), *terms])
+    return f"{start}The strides lead to {path} = {to_address(index, tensor)}"
+
+
+def describe_index(name: str, tensor: TensorMetadata, number: int) -> str:
+    """Return which element of a variable has a number, row by row."""
+    if not name.isidentifier() or len(tensor.shape) < 2:  # noqa: PLR2004
+        return f"number {number} of {name}"
+    steps = [prod(tensor.shape[dim + 1 :]) for dim in range(len(tensor.shape))]
+    index = [number // s % n for s, n in zip(steps, tensor.shape, strict=True)]
+    at = f"{name}[{', '.join(map(str, index))}]"
+    if to_address(index, tensor) - (tensor.storage_offset or 0) != number:
+        terms = " + ".join(f"{i}·{step}" for i, step in zip(index, steps, strict=True))
+        return f"{at}, number {terms} = {number} of {name}"
+    return f"{at}, number {number} of {name}"
+
+
+def to_number(index: Sequence[int], shape: Shape) -> int:
+    """Return the number of an element, row by row."""
+    number = 0
+    for i, size in zip(index, shape, strict=True):
+        number = number * size + i
+    return number
+
+
+def choose_element(given: TensorMetadata, made: TensorMetadata) -> tuple[Shape, int]:
+    """Return an index of a view, and the number there, which counts the input.
+
+    An index at which reading row by row gives another number, if there is one.
+    """
+    small = product(*(range(min(size, 2)) for size in made.shape))
+    found: tuple[Shape, int] | None = None
+    for index in sorted(small, key=lambda i: (sum(i), *(-n for n in i))):
+        is_order = made.storage_id != given.storage_id
+        rows = to_number(index, made.shape)
+        number = rows
+        if not is_order:
+            number = to_number(find_index(to_address(index, made), given), given.shape)
+        if sum(index) and (found is None or number != rows):
+            found = (index, number)
+            if number != rows:
+                return found
+    return found or ((0,) * len(made.shape), 0)
+
+
+def find_index(address: int, tensor: TensorMetadata) -> Shape:
+    """Return the index of the element that lies at an address."""
+    rest, index = address - (tensor.storage_offset or 0), [0] * len(tensor.shape)
+    stride = tensor.stride or ()
+    for dim in sorted(range(len(index)), key=lambda d: -stride[d]):
+        if stride[dim]:
+            index[dim] = min(rest // stride[dim], tensor.shape[dim] - 1)
+            rest -= index[dim] * stride[dim]
+    return tuple(index)
+
+
+def to_address(index: Sequence[int], tensor: TensorMetadata) -> int:
+    """Return where an element lies in memory, counted in elements."""
+    steps = zip(index, tensor.stride or (), strict=True)
+    return (tensor.storage_offset or 0) + sum(i * step for i, step in steps)
+
+
+SHAPE_WHYS: Final[Mapping[str, Mapping[str, str]]] = {
+    "broadcast": {
+        "rank": "The result has as many dimensions as the tensor with the most.",
+        "order": "Sizes keep their column when shapes are aligned from the right.",
+        "size": "In each column the larger size stays; the other one is 1 or missing.",
+    },
+    "product": {
+        "rank": "Summed dimensions disappear; all others stay, a shared one once.",
+        "order": "Rows come from the left tensor, columns from the right one.",
+        "size": "The summed size is not in the result; all others are.",
+    },
+    "einsum": {
+        "rank": "A letter that is not after the arrow is summed; all others stay.",
+        "order": "The letters after the arrow say the order.",
+        "size": "Each letter is a dimension, of the same size wherever it stands.",
+    },
+    "linear": {
+        "rank": "A layer keeps all dimensions.",
+        "order": "The dimensions before the last keep their order.",
+        "size": "The last size becomes the first size of the weight; the others stay.",
+    },
+    "window": {
+        "rank": "A window keeps the number of dimensions.",
+        "order": "Batch, then channels, then the window's dimensions.",
+        "size": "A window of k fits (n + 2·padding - k) // stride + 1 times.",
+    },
+    "reduction": {
+        "rank": "Each reduced dimension goes; with keepdim=True it stays as 1.",
+        "order": "The other dimensions keep their order.",
+        "size": "What is reduced is gone; the other sizes stay.",
+    },
+    "join": {
+        "rank": "cat keeps the number of dimensions; stack adds one.",
+        "order": "The inputs are joined in the dimension that dim names.",
+        "size": "cat adds up the sizes in dim; stack counts the inputs there.",
+    },
+    "pick": {
+        "rank": "The index's dimensions stand where the indexed ones were.",
+        "order": "What is not indexed keeps its order.",
+        "size": "The index's shape says how many are taken.",
+    },
+    "gather": {
+        "rank": "The result has as many dimensions as the index.",
+        "order": "The result has the shape of the index.",
+        "size": "The result has the shape of the index.",
+    },
+    "copy": {
+        "rank": "A repeat has as many dimensions as it is given numbers, or more.",
+        "order": "The dimensions keep their order.",
+        "size": "repeat multiplies sizes, padding is added to them at both ends.",
+    },
+    "memory": {
+        "rank": "None and unsqueeze add a dimension; a number as an index and squeeze "
+        "take one away; view, reshape and expand have one for each number.",
+        "order": "The other dimensions keep their order.",
+        "size": "A view and a reshape have as many elements as before, a slice fewer.",
+    },
+}
+"""By kind of picture, or by function where its own texts are better."""

@@ -5,6 +5,8 @@ recorded it; in ``RealTorch`` a replay runs. ``FLAGS`` are flags of torch's back
 that change what a CPU kernel computes.
 """
 
+import ctypes
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -33,6 +35,7 @@ from meta_magic.torch_private.replaced import Replaceable
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
+
 
 # The originals: a recording replaces both, and would ask itself.
 has_gpu = cuda.is_available
@@ -190,3 +193,27 @@ class RealTorch:
         for context in reversed(self._contexts):
             context.__exit__(None, None, None)
         self._interrupts.give_back()
+
+
+def fork() -> int:
+    """Fork this process, as ``os.fork`` does; backward passes on meta run in the child.
+
+    Where torch sees a GPU, the first backward pass of a process starts a thread for it,
+    and torch refuses all backward passes in children that are forked later, by a
+    handler of the C library. On meta no such thread is needed, so the child is forked
+    without handlers, but for Python's own.
+
+    Source: ``track_bad_autograd_forks`` in ``torch/csrc/autograd/engine.cpp``.
+    """
+    libc, python = ctypes.PyDLL(None, use_errno=True), ctypes.pythonapi
+    if not (count_gpus() and hasattr(libc, "_Fork")):
+        return os.fork()
+    python.PyOS_BeforeFork()
+    number: int = libc._Fork()
+    if number:
+        python.PyOS_AfterFork_Parent()
+    else:
+        python.PyOS_AfterFork_Child()
+    if number < 0:
+        raise OSError(ctypes.get_errno(), "no child process could be forked")
+    return number

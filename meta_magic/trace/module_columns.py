@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, Literal
 
+from meta_magic.trace.calls import ModuleCalls
 from meta_magic.trace.modules import ModuleNode, ModuleTensor
 from meta_magic.trace.op_columns import Column
-from meta_magic.trace.sequences import ModuleCalls
 from meta_magic.trace.units import format_bytes, format_count, format_shape
 
 

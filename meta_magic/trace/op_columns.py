@@ -11,14 +11,14 @@ from operator import attrgetter
 from typing import Final, Literal, TypeAlias
 
 from meta_magic.trace.calls import OpCall
-from meta_magic.trace.derived_facts import (
+from meta_magic.trace.program import (
+    Program,
     Span,
     find_assumptions,
     find_evaluations,
     find_kernels,
     find_raised,
 )
-from meta_magic.trace.program import Program
 
 Format: TypeAlias = Literal[
     "text", "number", "bytes", "flops", "count", "share", "flow", "marks", "function"

@@ -109,7 +109,7 @@ class Questions:
         """The trace with sizes by name, if recorded with ``dims``; else this trace."""
         if self.rerun is None or not self.rerun.options.dims:
             return cast("Trace", self)
-        from meta_magic.trials.named_traces import name_trace  # noqa: PLC0415
+        from meta_magic.trials.dims import name_trace  # noqa: PLC0415
 
         return name_trace(self)
 
@@ -124,7 +124,7 @@ class Questions:
                 as of :attr:`dims`.
         """
         from meta_magic.explain.lineage.why import find_number  # noqa: PLC0415
-        from meta_magic.trials.named_traces import find_shape  # noqa: PLC0415
+        from meta_magic.trials.dims import find_shape  # noqa: PLC0415
 
         return find_shape(self, find_number(self, tensor), tuple(tensor.shape))
 

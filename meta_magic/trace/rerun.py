@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from meta_magic.trace.earlier_cells import EarlierCell
 from meta_magic.trace.options import Options
+from meta_magic.trace.signature import EarlierCell
 
 PLAIN: Final = (
     *(bool, int, float, complex, str, bytes, type(None), range),

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from meta_magic.trace.calls import ModuleCalls, OpCalls
 from meta_magic.trace.failed_call import FailedCall
 from meta_magic.trace.formulas.call_costs import count_flops
 from meta_magic.trace.modules import ModuleNode
@@ -18,8 +19,7 @@ from meta_magic.trace.program import Program
 from meta_magic.trace.questions import Questions
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.sent import SentCalls, list_sent
-from meta_magic.trace.sequences import ModuleCalls, OpCalls
-from meta_magic.trace.table import build_table, document_columns
+from meta_magic.trace.summary import build_table, document_columns
 from meta_magic.trace.world import World
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Numbers as text: ``1.5 GiB`` are 1.5 * 2**30 bytes, ``70.6 B`` are 70.6 * 10**9."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Self
 
 BINARY: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 DECIMAL: Final = ("", "K", "M", "B", "T")
@@ -42,3 +42,36 @@ def scale(number: int, base: int, units: Sequence[str]) -> str:
         unit += 1
     digits = f"{number:,}" if unit == 0 else f"{value:,.1f}"
     return f"{digits} {units[unit]}"
+
+
+class NamedSize(int):
+    """An integer with the formula that it has in the names of a block.
+
+    Args:
+        size: The integer.
+        text: The formula; the number itself where it depends on no name.
+    """
+
+    text: str
+
+    def __new__(cls, size: int, text: str) -> Self:
+        """Return the integer with its formula."""
+        made = super().__new__(cls, size)
+        made.text = text
+        return made
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, NamedSize) and other.text != self.text:
+            return False
+        return int.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = int.__hash__
+
+    def __reduce__(self) -> tuple[type["NamedSize"], tuple[int, str]]:
+        return NamedSize, (int(self), self.text)

@@ -17,7 +17,7 @@ from types import EllipsisType, MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
 from meta_magic.cost.device_table import Device, find_device
-from meta_magic.cost.memory_samples import Interpolation, Sample, interpolate
+from meta_magic.cost.memory_timeline import Interpolation, Sample, interpolate
 from meta_magic.errors import TrialError
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_bytes

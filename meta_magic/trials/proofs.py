@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 
 from meta_magic.cost.advice.advice_records import Advice, Proof
 from meta_magic.cost.advice.advisors import find_advice
-from meta_magic.cost.memory_samples import take_sample
+from meta_magic.cost.memory_timeline import take_sample
 from meta_magic.errors import TrialError
 from meta_magic.recording.identities.call_sites import (
     USER,

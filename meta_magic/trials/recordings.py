@@ -9,7 +9,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TypeAlias
 
-from meta_magic.cost.memory_samples import Sample, take_sample
+from meta_magic.cost.memory_timeline import Sample, take_sample
 from meta_magic.errors import TrialError
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import (

@@ -31,7 +31,7 @@ from typing import Any, Final
 import torch
 
 from meta_magic import children
-from meta_magic.torch_private import forking
+from meta_magic.torch_private import snapshot
 
 with suppress(ImportError):  # on Windows, where nothing is forked either
     import resource
@@ -133,7 +133,7 @@ WATCHED: Final = frozenset({"open", *REFUSED})
 """Audit events that are looked at."""
 
 
-OWN: Final = frozenset({children.__file__, forking.__file__})
+OWN: Final = frozenset({children.__file__, snapshot.__file__})
 """Files of the package that start children, and end them."""
 
 

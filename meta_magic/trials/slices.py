@@ -30,10 +30,9 @@ from torch.optim import Optimizer
 
 from meta_magic.errors import TrialError
 from meta_magic.session.operand_names import is_shells
-from meta_magic.trace.earlier_cells import EarlierCell, name_cell
 from meta_magic.trace.program import MODULE_HEADER, MODULE_LINE
 from meta_magic.trace.rerun import ModuleText, Rerun, keep, list_names, walk_codes
-from meta_magic.trace.signature import SourcePosition
+from meta_magic.trace.signature import EarlierCell, SourcePosition, name_cell
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import end_with_value, find_bound, split_block
 from meta_magic.trials.statements import (
@@ -266,7 +265,7 @@ def _list_earlier(file: str) -> list[EarlierCell]:
     if not own:
         return []
     shell = import_module("IPython").get_ipython()
-    history = import_module("meta_magic.magic.history").History(shell)
+    history = import_module("meta_magic.magic.cell").History(shell)
     cells: list[EarlierCell] = history.cells
     names = [one.name for one in cells]
     return cells[: names.index(own) if own in names else None][-MAX_CELLS:]

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from meta_magic.cost.device_table import Device
-from meta_magic.cost.memory_samples import take_sample
+from meta_magic.cost.memory_timeline import take_sample
 from meta_magic.cost.step_times import USUAL_LINKS, estimate_step_time, find_links
 from meta_magic.errors import TrialError, WorldError
 from meta_magic.ranks.nursery import run_all

@@ -14,8 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
+from meta_magic.view.html import read_script, read_styles
 from meta_magic.view.payload import pack
-from meta_magic.view.scripts import read_script, read_styles
 
 if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace

@@ -14,17 +14,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from meta_magic.cost.call_work import OneCall, count_one
+from meta_magic.cost.costs import (
+    OneCall,
+    Products,
+    classify_products,
+    count_one,
+    find_vector_peak,
+)
 from meta_magic.cost.device_table import Device, list_devices
-from meta_magic.cost.memory_samples import find_fullest_device
+from meta_magic.cost.memory_timeline import find_fullest_device
 from meta_magic.cost.program_columns import PHASES, Integers
-from meta_magic.cost.rooflines import Products, classify_products, find_vector_peak
-from meta_magic.cost.storage_categories import CATEGORIES
-from meta_magic.cost.storage_lives import order_stretches
-from meta_magic.trace.derived_facts import first_operators
+from meta_magic.cost.storage_lives import CATEGORIES, order_stretches
 from meta_magic.trace.modules import ModuleNode, at_any_depth, distinct_tensors
 from meta_magic.trace.op_columns import OP_COLUMNS
-from meta_magic.trace.program import MODULE_HEADER
+from meta_magic.trace.program import MODULE_HEADER, first_operators
 from meta_magic.trace.signature import CallSite, Geometry, Signature, SourcePosition
 from meta_magic.trace.summary import describe_failure, describe_others, format_headline
 from meta_magic.view.details_payload import (
@@ -32,9 +35,13 @@ from meta_magic.view.details_payload import (
     details_payload,
     name_inputs,
 )
-from meta_magic.view.explanation_payload import explanation_payload
 from meta_magic.view.pictures import find_picture
-from meta_magic.view.source_payload import find_texts, name_file, write_tokens
+from meta_magic.view.source_payload import (
+    explanation_payload,
+    find_texts,
+    name_file,
+    write_tokens,
+)
 from meta_magic.view.wire import (
     Table,
     as_columns,

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meta_magic.cost.program_columns import Integers
-from meta_magic.trace.derived_facts import find_firsts
 from meta_magic.trace.modules import ModuleTensor
+from meta_magic.trace.program import find_firsts
 from meta_magic.trace.signature import (
     Argument,
     Geometry,

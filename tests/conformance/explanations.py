@@ -29,9 +29,8 @@ from typing import Final, NamedTuple
 import torch
 
 from meta_magic.explain.edited_runs import Ending, read_ending
-from meta_magic.explain.explanations import Explanation
-from meta_magic.explain.repairs import Repair
-from meta_magic.trace.earlier_cells import EarlierCell
+from meta_magic.explain.explanations import Explanation, Repair
+from meta_magic.trace.signature import EarlierCell
 from meta_magic.trace.trace import Trace
 from tests.conformance.apart import run_apart
 from tests.conformance.broken_programs import HEADER, mend, run

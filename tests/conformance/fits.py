@@ -15,7 +15,7 @@ from typing import Final
 
 from meta_magic import record
 from meta_magic.cost.device_table import find_device
-from meta_magic.cost.memory_samples import take_sample
+from meta_magic.cost.memory_timeline import take_sample
 from meta_magic.trials.fit import fit_trace
 from tests.conformance.fit_programs import PROGRAMS, Program, Step
 

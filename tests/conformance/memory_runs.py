@@ -7,7 +7,7 @@ from difflib import Match, SequenceMatcher
 
 import torch
 
-from meta_magic.cost.storage_categories import CATEGORIES
+from meta_magic.cost.storage_lives import CATEGORIES
 from meta_magic.session.record import record
 from tests.conformance.storage_tracker import StorageTracker, track_purposes
 

@@ -17,8 +17,8 @@ import torch
 from meta_magic import children
 from meta_magic.children import NO_ANSWER, NoAnswer, ask_children, run_in_child
 from meta_magic.recording.as_device.oracle.proxy_tensors import Unaskable
-from meta_magic.torch_private import forking
-from meta_magic.torch_private.forking import fork
+from meta_magic.torch_private import snapshot
+from meta_magic.torch_private.snapshot import fork
 
 
 def fail(error):
@@ -184,6 +184,6 @@ def fork_and_differentiate(fork_process):
 
 def test_beside_a_gpu_a_child_is_forked_without_handlers_of_the_c_library(monkeypatch):
     # One of them is torch's, which refuses backward passes in the child.
-    monkeypatch.setattr(forking, "count_gpus", lambda: 1)
+    monkeypatch.setattr(snapshot, "count_gpus", lambda: 1)
     handled, left_out = (partial(fork_and_differentiate, f) for f in (os.fork, fork))
     assert ask_children([handled, left_out], 60, 60) == [(True, 7), (False, 7)]

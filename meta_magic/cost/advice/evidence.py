@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from meta_magic.cost.memory_samples import find_fullest_device
+from meta_magic.cost.memory_timeline import find_fullest_device
 from meta_magic.cost.program_columns import PHASES, Columns, Flags, Integers
-from meta_magic.cost.storage_categories import CATEGORIES, Category
+from meta_magic.cost.storage_lives import CATEGORIES, Category
 from meta_magic.trace.formulas.call_costs import count_flops
 from meta_magic.trace.signature import Phase, Signature
 

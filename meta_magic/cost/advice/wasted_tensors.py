@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from meta_magic.cost.advice.advice_records import Advice
-from meta_magic.cost.storage_categories import CATEGORIES
+from meta_magic.cost.storage_lives import CATEGORIES
 from meta_magic.trace.formulas.operands import COPIES
 from meta_magic.trace.signature import span_nbytes
 from meta_magic.trace.units import format_bytes

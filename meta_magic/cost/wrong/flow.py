@@ -18,7 +18,7 @@ from meta_magic.cost.advice.evidence import is_own_file
 from meta_magic.cost.program_columns import PHASES, read_columns
 from meta_magic.cost.wrong.axes import Axes
 from meta_magic.cost.wrong.read_calls import Calls, ReadCall
-from meta_magic.trace.sequences import ModuleCalls
+from meta_magic.trace.calls import ModuleCalls
 
 if TYPE_CHECKING:
     from meta_magic.trace.calls import ModuleCall

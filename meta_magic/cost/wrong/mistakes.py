@@ -14,7 +14,7 @@ from meta_magic.cost.wrong import (
 )
 from meta_magic.cost.wrong.flow import Flow, Mistake
 from meta_magic.trace.notes import Note, Severity
-from meta_magic.trace.table import paused_collector
+from meta_magic.trace.summary import paused_collector
 
 if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace

@@ -26,7 +26,6 @@ from meta_magic.explain.lineage.formulas import (
     list_units,
 )
 from meta_magic.explain.lineage.lineage_records import Lineage, LineageStep
-from meta_magic.explain.lineage.observed_calls import Node, ObservedCall
 from meta_magic.explain.lineage.traced_numbers import (
     LEAST_LOST,
     Given,
@@ -39,10 +38,16 @@ from meta_magic.explain.lineage.traced_numbers import (
     strip_nested,
     trace_number,
 )
-from meta_magic.explain.lineage.traced_runs import Literal, Run, find_made
+from meta_magic.explain.lineage.traced_runs import (
+    Literal,
+    Node,
+    ObservedCall,
+    Run,
+    find_made,
+)
 from meta_magic.explain.probing import Probe, Variable
 from meta_magic.recording.identities.call_sites import describe_function
-from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.tensors import tensors_in
 from meta_magic.session.operand_names import NUMBER, find_paths, is_shells, read_text
 from meta_magic.torch_private.modes import TorchDispatchMode
 from meta_magic.torch_private.module_internals import is_made, walk_modules

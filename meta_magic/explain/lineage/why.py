@@ -20,14 +20,20 @@ from torch import Tensor, nn
 
 from meta_magic.errors import TrialError
 from meta_magic.explain.lineage.lineage_records import Lineage
-from meta_magic.explain.lineage.observed_calls import Node, ObservedCall
 from meta_magic.explain.lineage.size_lineages import (
     Unresolved,
     find_lineages,
     write_root,
 )
 from meta_magic.explain.lineage.traced_numbers import SizeOf, trace_number
-from meta_magic.explain.lineage.traced_runs import Literal, Run, ask_runs, trace_block
+from meta_magic.explain.lineage.traced_runs import (
+    Literal,
+    Node,
+    ObservedCall,
+    Run,
+    ask_runs,
+    trace_block,
+)
 from meta_magic.recording.identities.origins import find_origin
 from meta_magic.session.operand_names import find_paths, is_shells
 from meta_magic.trace.calls import OpCall, TensorMetadata

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, UntypedStorage, nn
 
 from meta_magic.errors import MaterializeError
-from meta_magic.materializing.forecast import Forecast
-from meta_magic.materializing.report import UNINITIALIZED
+from meta_magic.materializing.report import UNINITIALIZED, Forecast
 from meta_magic.materializing.targets import Held, Target
 from meta_magic.replaying.call_runner import allocate, make_view
 from meta_magic.trace.program import Program

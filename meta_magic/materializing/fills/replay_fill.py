@@ -15,7 +15,6 @@ from torch import Tensor
 
 from meta_magic.errors import MaterializeError, ReplayError
 from meta_magic.materializing.fills.protocol import Content, Put, Task
-from meta_magic.materializing.forecast import Forecast, forecast_replays
 from meta_magic.materializing.located import (
     Located,
     Read,
@@ -24,7 +23,13 @@ from meta_magic.materializing.located import (
     locate_constructed,
     make_reader,
 )
-from meta_magic.materializing.report import DRAWN_OTHERWISE, UNINITIALIZED, format_names
+from meta_magic.materializing.report import (
+    DRAWN_OTHERWISE,
+    UNINITIALIZED,
+    Forecast,
+    forecast_replays,
+    format_names,
+)
 from meta_magic.materializing.targets import Target, group_targets
 from meta_magic.recording.identities.generator_carryover import (
     CarriedGenerator,

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import Parameter, functional
 
 from meta_magic.recording.as_device.composites import DeviceComposites, find_operator
-from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.tensors import tensors_in
 from meta_magic.recording.rows.writers import RecordingReplacements, Writers
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.dispatcher import (

@@ -21,7 +21,7 @@ from torch.nn.parameter import Parameter
 from meta_magic.errors import MissingValueError
 from meta_magic.recording.as_device.cpu_kernels import find_refusal_of_pooling
 from meta_magic.recording.as_device.recurrent import PACKED_RECURRENT, RECURRENT
-from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.tensors import tensors_in
 from meta_magic.recording.rows.writers import RecordingReplacements, Writers
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.autograd import name_nodes

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from meta_magic.recording.identities.nested_tensors import rebuild, tensors_in
 from meta_magic.recording.identities.storages import span_nbytes
+from meta_magic.recording.identities.tensors import rebuild, tensors_in
 from meta_magic.recording.signatures.entries import Args, Given, Kwargs
 from meta_magic.torch_private.modes import (
     DisableTorchDispatch,

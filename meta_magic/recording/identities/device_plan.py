@@ -22,9 +22,8 @@ from meta_magic.recording.identities.call_sites import (
     CallSites,
     TakeNote,
 )
-from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.storages import NamedDevices
-from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.identities.tensors import TensorRegistry, tensors_in
 from meta_magic.torch_private.modes import (
     DeviceContext,
     DisableTorchFunction,

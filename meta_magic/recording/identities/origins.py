@@ -25,8 +25,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, UntypedStorage, nn
 
-from meta_magic.recording.identities.nested_tensors import is_traced
 from meta_magic.recording.identities.storages import StorageRef
+from meta_magic.recording.identities.tensors import is_traced
 from meta_magic.torch_private.dispatcher import has_kernel
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import (

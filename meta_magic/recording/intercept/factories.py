@@ -24,11 +24,11 @@ from meta_magic.recording.identities.device_plan import (
     is_meta_by_name,
     must_be_real,
 )
-from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.storages import span_nbytes
-from meta_magic.recording.intercept.copies import UNPICKLED, copy_shallowly, rebuild_on
+from meta_magic.recording.identities.tensors import tensors_in
 from meta_magic.recording.intercept.higher_order import make_below
 from meta_magic.recording.intercept.libraries import ADOPTED, MAKE_REAL
+from meta_magic.recording.intercept.moves import UNPICKLED, copy_shallowly, rebuild_on
 from meta_magic.recording.intercept.real_tensors.capturable import is_capturable
 from meta_magic.recording.intercept.reported_devices import (
     as_fake,

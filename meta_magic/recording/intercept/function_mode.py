@@ -18,8 +18,7 @@ from meta_magic.recording.as_device.attention import DeviceAttention
 from meta_magic.recording.as_device.oracle.cpu_refusals import Refusals, name_types
 from meta_magic.recording.identities.call_sites import Running
 from meta_magic.recording.identities.device_plan import has_carried_placement
-from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.intercept.copies import DEEPCOPY, copy_deeply
+from meta_magic.recording.identities.tensors import tensors_in
 from meta_magic.recording.intercept.data_readers import (
     DATA_PTR,
     DATA_READERS,
@@ -41,9 +40,11 @@ from meta_magic.recording.intercept.factories import (
 )
 from meta_magic.recording.intercept.indexing import INDEXING, prepare_index
 from meta_magic.recording.intercept.moves import (
+    DEEPCOPY,
     DEVICE_READERS,
     MOVES,
     Mover,
+    copy_deeply,
     explain_mix,
     is_cast,
 )

@@ -29,9 +29,8 @@ from meta_magic.recording.as_device.cpu_kernels import (
 )
 from meta_magic.recording.as_device.oracle.cpu_refusals import Refusals
 from meta_magic.recording.identities.generator_carryover import check_generator
-from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.storages import NamedDevices
-from meta_magic.recording.identities.tensors import Seen
+from meta_magic.recording.identities.tensors import Seen, tensors_in
 from meta_magic.recording.intercept.factories import LEGACY, run_legacy
 from meta_magic.recording.intercept.higher_order import has_inside, run_inside
 from meta_magic.recording.intercept.moves import (

@@ -6,14 +6,20 @@ of whatever lay in memory, and no error; ``real.add_(meta)`` does nothing. So an
 operator that reads a meta tensor and returns a real one is an error, unless it only
 takes the other's shape (``check_devices``). Among planned devices ``join_placements``
 decides: torch would refuse ``x.cuda() + y`` with ``y`` on the CPU on a real GPU.
+
+``copy.deepcopy`` copies a storage that two tensors share once, and ``copy.copy`` none.
+On meta torch clones each tensor instead; ``copy_deeply`` does as on the CPU.
 """
 
+import copy
 from collections.abc import Sequence
+from itertools import islice
+from traceback import walk_stack
 from types import FrameType
 from typing import Any, Final, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, UntypedStorage, nn
 
 from meta_magic.errors import MetaMagicError, MixedDeviceError
 from meta_magic.recording.identities.call_sites import PACKAGE, TORCH_FILES
@@ -22,7 +28,7 @@ from meta_magic.recording.identities.device_plan import (
     is_home,
     is_in_cpu_context,
 )
-from meta_magic.recording.identities.tensors import LiveGeometry
+from meta_magic.recording.identities.tensors import LiveGeometry, TensorRegistry
 from meta_magic.recording.intercept.real_tensors.capturable import (
     BY_PAIRS,
     INDEXING,
@@ -35,10 +41,87 @@ from meta_magic.recording.intercept.real_tensors.captured_constants import (
 from meta_magic.recording.intercept.reported_devices import gets_reported_device
 from meta_magic.recording.rows.writers import Writers
 from meta_magic.recording.signatures.entries import Args, Kwargs, LiveCall, OpTable
-from meta_magic.torch_private.tensor_internals import base_of, parse_to
+from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.torch_private.tensor_internals import (
+    RECONSTRUCTING,
+    base_of,
+    copy_lazy_bits,
+    parse_to,
+)
 from meta_magic.trace.formulas.operands import SHAPE_ONLY
 from meta_magic.trace.signature import CPU, META
 from meta_magic.trace.units import format_shape
+
+DEEPCOPY: Final[Any] = Tensor.__deepcopy__
+UNPICKLED: Final = (
+    "a tensor was unpickled without data: its values were not computed when it was "
+    "pickled, and so pickle kept its shape alone (see copy.deepcopy)"
+)
+MAX_FRAMES: Final = 10
+COPYING: Final = copy.copy.__code__
+
+
+def copy_deeply(args: Args, registry: TensorRegistry) -> Tensor:
+    """Return a copy of a tensor, on a copy of its storage that its aliases share."""
+    tensor, memo = args
+    is_plain = type(tensor) is Tensor and tensor.layout is torch.strided
+    if not is_plain or not tensor.is_leaf or tensor.is_quantized or id(tensor) in memo:
+        made: Tensor = DEEPCOPY(tensor, memo)
+        return made
+    registry.note_alias(tensor)
+    with torch.no_grad():
+        storage = copy.deepcopy(tensor.untyped_storage(), memo)
+        made = tensor.new_empty(())
+        made.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+        with DisableTorchFunction():
+            registry.note_deaths()
+            registry.set_placement(made, registry.placement_of(tensor))
+        if tensor.is_conj():
+            made = made.conj_physical()
+        if tensor.is_neg():
+            made = made.neg()
+        made.requires_grad_(tensor.requires_grad)
+        if tensor.grad is not None:
+            made.grad = copy.deepcopy(tensor.grad, memo)
+        made.__dict__ = copy.deepcopy(tensor.__dict__, memo)
+    memo[id(tensor)] = made
+    return made
+
+
+def is_copying(caller: FrameType) -> bool:
+    """Whether ``copy.copy`` asks how a tensor is pickled, in or below a frame."""
+    frames = islice(walk_stack(caller), MAX_FRAMES)
+    return any(frame.f_code is COPYING for frame, _ in frames)
+
+
+def find_copied(caller: FrameType) -> object:
+    """Return the object that ``copy.copy`` copies in or below a frame; None if none."""
+    for frame, _ in islice(walk_stack(caller), MAX_FRAMES):
+        if frame.f_code is RECONSTRUCTING:
+            return frame.f_locals["x"]
+    return None
+
+
+def copy_shallowly(caller: FrameType, registry: TensorRegistry) -> Tensor | None:
+    """Return another tensor on the storage of the one that ``copy.copy`` copies now."""
+    copied = find_copied(caller)
+    if not isinstance(copied, Tensor):
+        return None
+    registry.note_alias(copied)
+    made = rebuild_on(copied.untyped_storage(), copied, copied.storage_offset())
+    if copied.is_conj() or copied.is_neg():
+        copy_lazy_bits(made, copied)
+        registry.forget(id(made))  # it was seen without the lazy bits
+    return made
+
+
+def rebuild_on(storage: UntypedStorage, like: Tensor, offset: Any = 0) -> Tensor:
+    """Return a tensor on a storage, made as torch unpickles one."""
+    with torch.no_grad():
+        made = torch.empty((0,), dtype=like.dtype, device=storage.device)
+        made.set_(storage, offset, like.shape, like.stride())
+    return made.requires_grad_(like.requires_grad)
+
 
 MOVES: Final = frozenset[Any]({Tensor.to, Tensor.cuda, Tensor.cpu, Tensor.type})
 """Functions by which tensors change their device."""

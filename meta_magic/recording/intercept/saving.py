@@ -29,10 +29,10 @@ from torch.utils.data import DataLoader
 
 from meta_magic.errors import MissingValueError
 from meta_magic.recording.identities.device_plan import is_default_on_meta
-from meta_magic.recording.identities.nested_tensors import tensors_of
-from meta_magic.recording.intercept.copies import find_copied, is_copying
+from meta_magic.recording.identities.tensors import tensors_of
 from meta_magic.recording.intercept.higher_order import make_below
 from meta_magic.recording.intercept.libraries import FIND_WRITERS
+from meta_magic.recording.intercept.moves import find_copied, is_copying
 from meta_magic.recording.intercept.real_tensors.borrowed_modules import BorrowedModules
 from meta_magic.recording.intercept.real_tensors.capturable import find_address
 from meta_magic.recording.intercept.real_tensors.captured_constants import (

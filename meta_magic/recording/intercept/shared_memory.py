@@ -19,13 +19,13 @@ from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import MetaMagicError, MissingValueError
 from meta_magic.recording.identities.call_sites import Running
-from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.storages import (
     MAX_COPIED_NBYTES,
     make_up_address,
     span_nbytes,
     string_at,
 )
+from meta_magic.recording.identities.tensors import tensors_in
 from meta_magic.recording.intercept.value_checks import ValueSource
 from meta_magic.recording.rows.writers import Writers
 from meta_magic.recording.signatures.entries import Args, Kwargs

@@ -22,13 +22,15 @@ from meta_magic.recording.as_device.cpu_kernels import (
     put_arguments_on_cpu,
     put_on_meta,
 )
-from meta_magic.recording.identities.nested_tensors import (
+from meta_magic.recording.identities.origins import find_positions, plan_positions
+from meta_magic.recording.identities.tensors import (
+    QUANTIZED,
+    Seen,
+    TensorRegistry,
     is_traced,
     rebuild,
     tensors_in,
 )
-from meta_magic.recording.identities.origins import find_positions, plan_positions
-from meta_magic.recording.identities.tensors import QUANTIZED, Seen, TensorRegistry
 from meta_magic.recording.intercept.reported_devices import as_fake
 from meta_magic.recording.intercept.value_checks import ValueSource
 from meta_magic.recording.rows.writers import Writers

@@ -17,12 +17,11 @@ from torch import Tensor
 
 from meta_magic.errors import MissingValueError, ValueLimitError
 from meta_magic.recording.as_device.oracle.oracle import Answer, Verdict, ask_of_values
-from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.identities.tensors import Seen
+from meta_magic.recording.identities.tensors import Seen, tensors_in
 from meta_magic.recording.rows.constants import read_constant
 from meta_magic.recording.rows.writers import Writers
-from meta_magic.recording.signatures.allowed_values import Allowed
 from meta_magic.recording.signatures.entries import (
+    Allowed,
     Args,
     Entry,
     Given,

@@ -2,7 +2,7 @@
 
 Operator calls (``row_writer``), module calls (``module_calls``) and trees
 (``module_trees``), random numbers (``draws``), content that came from outside
-(``constants``), and all else (``diagnostics``); ``writers`` has the record of them all.
+(``constants``), and all else; ``writers`` has the record of them all.
 
 May import ``signatures``, ``identities``, ``torch_private`` and ``trace``. Read
 ``row_writer`` first.

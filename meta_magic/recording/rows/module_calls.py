@@ -22,9 +22,12 @@ from torch.nn.modules.module import (
 )
 
 from meta_magic.recording.identities.call_sites import CallSites, Site
-from meta_magic.recording.identities.nested_tensors import is_traced
 from meta_magic.recording.identities.storages import Clock
-from meta_magic.recording.identities.tensors import LiveGeometry, TensorRegistry
+from meta_magic.recording.identities.tensors import (
+    LiveGeometry,
+    TensorRegistry,
+    is_traced,
+)
 from meta_magic.recording.rows.module_trees import (
     ModuleNumbers,
     Tree,

@@ -2,8 +2,7 @@
 
 A key holds everything that decides a result. The ``cache`` makes keys, has one entry
 (``entries``) for each, and decides which calls need no kernel on a cache hit.
-``allowed_values`` says which operands hold positions or classes. A process has one
-cache.
+A process has one cache.
 
 May import ``identities``, ``torch_private`` and ``trace``. Read ``entries`` first.
 """

@@ -1,6 +1,6 @@
 // How long devices take at least for the calls of a trace: the longer of computing and
 // moving. No DOM, so that node can test it. `view/payload.py` writes its input, and
-// `cost/rooflines.py` computes the same.
+// `cost/costs.py` computes the same.
 
 /**
  * @typedef {import("./data.js").TraceView} TraceView

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import meta_magic as mm
-from meta_magic.recording.intercept.copies import UNPICKLED
+from meta_magic.recording.intercept.moves import UNPICKLED
 from tests.conformance.fuzz.findings import Finding
 from tests.conformance.fuzz.running import Run
 from tests.conformance.model_runs import WRAPPERS, Made, is_reading

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from meta_magic.explain import across_cells
-from meta_magic.magic import failed_cells, tracebacks
+from meta_magic.magic import reports, tracebacks
 
 NET = (
     "import meta_magic as mm, torch\nfrom torch import nn\n"
@@ -43,7 +43,7 @@ def is_shown(shell, monkeypatch):
 
 
 def test_an_explanation_is_shown_above_the_traceback(is_shown, monkeypatch):
-    monkeypatch.setattr(failed_cells, "WAIT", 60)
+    monkeypatch.setattr(reports, "WAIT", 60)
     assert is_shown() == [True, True]
 
 

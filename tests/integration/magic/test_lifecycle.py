@@ -125,7 +125,7 @@ def test_loading_imports_nothing_heavy(tmp_path):
 
 def test_a_cell_that_only_constructs_does_not_import_dynamo_or_plotly(tmp_path):
     cell = "%%meta -q\nfrom torch import nn\nimport sys\nmodel = nn.Linear(2, 3)\n"
-    view = "import meta_magic.view.treemap\n"
+    view = "import meta_magic.view.charts\n"
     command = f"{cell}{view}print({{'torch._dynamo', 'plotly'}} & {{*sys.modules}})"
     run = run_ipython(tmp_path, "--ext=meta_magic", "-c", command)
     assert run.stdout == "set()\n"

@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from meta_magic import record
-from meta_magic.cost import saved_storages
+from meta_magic.cost import storage_lives
 from meta_magic.cost.program_columns import KEPT
-from meta_magic.cost.saved_storages import find_saved_slots
+from meta_magic.cost.storage_lives import find_saved_slots
 
 
 def test_bytes_are_those_alive_after_each_operator():
@@ -290,9 +290,9 @@ def addmm():
 
 @pytest.mark.parametrize("needed", [*product((False, True), repeat=3)])
 def test_what_is_known_is_what_autograd_answers(addmm, monkeypatch, needed):
-    (signature,) = [s for s in addmm.program.signatures if s.op == saved_storages.ADDMM]
+    (signature,) = [s for s in addmm.program.signatures if s.op == storage_lives.ADDMM]
     known = find_saved_slots(signature, needed)
-    monkeypatch.setattr(saved_storages, "ADDMM", "")
+    monkeypatch.setattr(storage_lives, "ADDMM", "")
     assert known == find_saved_slots(signature, needed)
 
 

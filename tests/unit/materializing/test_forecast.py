@@ -11,8 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from meta_magic import MaterializeError, materialize, record
 from meta_magic.materializing.fills.inits import INITS
-from meta_magic.materializing.forecast import Forecast, format_seconds
 from meta_magic.materializing.materialize import list_fitting, prepare
+from meta_magic.materializing.report import Forecast, format_seconds
 from meta_magic.replaying.value_budget import Rates, estimate_seconds
 from tests.unit.eager import build_twice, is_untouched, tensors_of
 from tests.unit.materializing.modules import (

@@ -6,7 +6,7 @@ from torch import nn
 
 from meta_magic import materialize, record, replay
 from meta_magic.materializing import materialize as materializing
-from meta_magic.view.materialize_html import render_materialize_report
+from meta_magic.view.choices import render_materialize_report
 from tests.unit.eager import assert_bit_equal
 
 

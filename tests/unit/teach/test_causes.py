@@ -4,8 +4,12 @@ import pytest
 import torch
 
 from meta_magic.teach.answer_runs import Exercise
-from meta_magic.teach.causes import compare_growth, find_change, find_reads
-from meta_magic.teach.faults import describe_values
+from meta_magic.teach.causes import (
+    compare_growth,
+    describe_values,
+    find_change,
+    find_reads,
+)
 
 SQUARE = "x = torch.arange(16.).view(4, 4) ** 2"
 PAIR = "a, b = torch.arange(6.).view(2, 3), torch.arange(6.).view(3, 2) ** 2"

@@ -1,4 +1,4 @@
-"""Unit tests of ``trace/table.py``: all rows at once are what the records say."""
+"""Unit tests of ``trace/summary.py``: all rows at once are what the records say."""
 
 from contextlib import suppress
 
@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from meta_magic import record
-from meta_magic.trace.table import NULLABLE, order_columns
+from meta_magic.trace.summary import NULLABLE, order_columns
 
 
 def train():

@@ -13,13 +13,15 @@ from torch import nn
 import meta_magic as mm
 from meta_magic import record
 from meta_magic.view.charts import (
+    CLEAR,
     N_COLUMNS,
+    PLOTLY,
     choose_calls,
     list_dots,
     memory_bundle,
     roofline_bundle,
+    treemap_bundle,
 )
-from meta_magic.view.treemap import CLEAR, PLOTLY, treemap_bundle
 
 
 @pytest.fixture(scope="module")

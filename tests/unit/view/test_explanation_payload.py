@@ -7,7 +7,7 @@ import torch
 
 from meta_magic import record
 from meta_magic.explain.lineage.lineage_records import Lineage, LineageStep
-from meta_magic.view.explanation_payload import explanation_payload, lineage_payload
+from meta_magic.view.source_payload import explanation_payload, lineage_payload
 from tests.conformance.explanations import record_cell
 
 CELL = "import torch\nx = torch.ones(4, 3)\ny = x @ torch.ones(5, 2)"

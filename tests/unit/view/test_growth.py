@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from meta_magic import record
-from meta_magic.cost.memory_samples import take_sample
+from meta_magic.cost.memory_timeline import take_sample
 from meta_magic.trials.fit import find_fitting
 from meta_magic.trials.recordings import Recordings
 from meta_magic.view.fits_of_sizes import find_growth, find_stretches

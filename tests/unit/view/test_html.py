@@ -11,8 +11,8 @@ from meta_magic import record
 from meta_magic.materializing.report import FilledTensor, MaterializeReport
 from meta_magic.trace.module_columns import build_tree
 from meta_magic.view import figures
+from meta_magic.view.choices import render_materialize_report
 from meta_magic.view.html import render_html
-from meta_magic.view.materialize_html import render_materialize_report
 from tests.unit.view.panels import SCRIPT
 
 VOID = frozenset({"img", "br", "input"})

@@ -17,8 +17,7 @@ from torch.nn import functional
 
 from meta_magic import record
 from meta_magic.view.payload import build_payload
-from meta_magic.view.pictures import find_picture
-from meta_magic.view.windows import find_previous_windows
+from meta_magic.view.pictures import find_picture, find_previous_windows
 
 DUMP = Path(__file__).parents[2] / "js" / "reach_dump.mjs"
 

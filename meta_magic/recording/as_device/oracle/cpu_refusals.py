@@ -20,8 +20,8 @@ from meta_magic.recording.as_device.cpu_kernels import (
 )
 from meta_magic.recording.as_device.oracle.oracle import Oracle, Verdict, is_view
 from meta_magic.recording.as_device.oracle.proxy_tensors import MAX_NUMEL
-from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.storages import span_nbytes
+from meta_magic.recording.identities.tensors import tensors_in
 from meta_magic.recording.signatures.cache import Key
 from meta_magic.recording.signatures.entries import (
     Args,

@@ -34,7 +34,7 @@ from meta_magic.recording.as_device.oracle.proxy_tensors import (
     shrink,
     take_one,
 )
-from meta_magic.recording.identities.nested_tensors import rebuild, tensors_in
+from meta_magic.recording.identities.tensors import rebuild, tensors_in
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.dispatcher import find_schema
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from meta_magic.children import NoAnswer
-from meta_magic.recording.identities.nested_tensors import rebuild, tensors_in
 from meta_magic.recording.identities.storages import span_nbytes
+from meta_magic.recording.identities.tensors import rebuild, tensors_in
 from meta_magic.torch_private.modes import is_deterministic
 from meta_magic.torch_private.tensor_internals import address_of_storage, negate_lazily
 from meta_magic.trace.signature import CPU

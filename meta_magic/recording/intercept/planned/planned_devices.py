@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from meta_magic.errors import MissingValueError
 from meta_magic.recording.identities.device_plan import is_default_on_meta
-from meta_magic.recording.identities.nested_tensors import rebuild, tensors_in
+from meta_magic.recording.identities.tensors import rebuild, tensors_in
 from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.intercept.libraries import MAKE_REAL
 from meta_magic.recording.intercept.moves import read_type

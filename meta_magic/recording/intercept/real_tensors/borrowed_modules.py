@@ -26,7 +26,7 @@ from meta_magic.recording.identities.device_plan import (
     find_default,
     find_placement,
 )
-from meta_magic.recording.identities.nested_tensors import (
+from meta_magic.recording.identities.tensors import (
     rebuild,
     tensors_in,
     tensors_of,

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from meta_magic.errors import MixedDeviceError
 from meta_magic.recording.identities.call_sites import OWN, is_library, read_locals
-from meta_magic.recording.identities.nested_tensors import name_tensors, tensors_in
-from meta_magic.recording.identities.tensors import QUANTIZED
-from meta_magic.recording.rows.diagnostics import Diagnostics
+from meta_magic.recording.identities.tensors import QUANTIZED, name_tensors, tensors_in
+from meta_magic.recording.rows.writers import Diagnostics
 from meta_magic.recording.signatures.entries import Kwargs, OpTable
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import (

@@ -19,9 +19,9 @@ from meta_magic.recording.identities.device_plan import (
     find_placement,
     is_in_cpu_context,
 )
-from meta_magic.recording.identities.nested_tensors import rebuild, tensors_in
 from meta_magic.recording.identities.origins import plan_positions, read_version
 from meta_magic.recording.identities.storages import NamedDevices, sum_small
+from meta_magic.recording.identities.tensors import rebuild, tensors_in
 from meta_magic.recording.intercept.real_tensors.capturable import (
     READS_REAL,
     MustBorrow,

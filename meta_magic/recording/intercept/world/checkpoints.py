@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import LoadItemType
 
 from meta_magic.errors import MissingValueError, WorldError
-from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.tensors import tensors_in
 from meta_magic.recording.intercept.saving import Saver
 from meta_magic.recording.intercept.world.skeletons import CountedFile, measure_saved
 from meta_magic.torch_private.distributed import (

@@ -11,7 +11,7 @@ import { make_repairs } from "./repairs.js";
  * @typedef {{where: string, expression: string, callers: [string, string][], module: string,
  *   given: Given[], rules: string[], lineages: import("./chain.js").Chain[],
  *   repairs: import("./repairs.js").Repair[], n_more: number, unrepaired: string}} Explanation
- *   as `view/explanation_payload.py` writes it; `callers`: call sites on the way, each with its code;
+ *   as `view/source_payload.py` writes it; `callers`: call sites on the way, each with its code;
  *   `n_more`: tensors that are not listed; `unrepaired`: why there are no repairs, or ""
  */
 

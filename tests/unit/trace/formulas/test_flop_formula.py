@@ -5,7 +5,7 @@ import torch
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 import meta_magic as mm
-from meta_magic.trace.formulas import torch_formulas
+from meta_magic.trace.formulas import call_costs
 
 
 @torch.library.custom_op("mm_formulas::attend", mutates_args=())
@@ -19,7 +19,7 @@ define.register_fake(lambda x, heads, *, scale=1.0: torch.empty_like(x))
 @pytest.fixture
 def attend(monkeypatch):
     """Return an operator that nobody knows the FLOPs of."""
-    monkeypatch.setattr(torch_formulas, "OWN", {})
+    monkeypatch.setattr(call_costs, "OWN", {})
     before = dict(flop_registry)
     yield torch.ops.mm_formulas.attend
     flop_registry.clear()
@@ -63,7 +63,7 @@ def test_a_formula_is_called_as_the_operator_is_with_shapes(attend, named):
 
 
 def test_a_formula_of_ones_own_counts_before_any_other(monkeypatch):
-    monkeypatch.setattr(torch_formulas, "OWN", {})
+    monkeypatch.setattr(call_costs, "OWN", {})
     mm.flop_formula(torch.ops.aten.mm)(lambda a, b, *, out_shape: 7)
     with mm.record() as trace:
         torch.ones(2, 3) @ torch.ones(3, 4)
