@@ -49,7 +49,6 @@ UP = {
     ("trace.trace", "teach.lessons"): "Trace.teach(), as well",
     ("trace.questions", "trace.trace"): "a type alone: that of its own objects",
     ("trace.trace", "view.page"): "Trace.to_html(), as well",
-    ("trace.trace", "view.figures"): "Trace.figure(), as well",
     ("trace.trace", "view.payload"): "what marimo shows of a Trace, as well",
     ("trace.trace", "view.model_explorer"): "Trace.to_model_explorer(), as well",
     ("trials.slices", "magic.cell"): "a plain cell rests on the shell's cells",

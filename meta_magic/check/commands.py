@@ -72,13 +72,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = tuple(arguments[at + 1 :])
     try:
         if options.command == "class":
-            from meta_magic.teach import assignments  # noqa: PLC0415  needs torch
+            from meta_magic.teach import exercises  # noqa: PLC0415  needs torch
 
             notebook = Path(options.notebook)
             return (
-                assignments.build(notebook, Path(options.out))
+                exercises.build(notebook, Path(options.out))
                 if options.task == "build"
-                else assignments.grade_folder(Path(options.folder), notebook)
+                else exercises.grade_folder(Path(options.folder), notebook)
             )
         command = {"diff": diff, "fit": fit}.get(options.command)
         if command is not None:
@@ -188,7 +188,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def add_class_parser(commands: Any) -> None:
-    """Add the commands for classes; ``teach/assignments.py`` runs them."""
+    """Add the commands for classes; ``teach/exercises.py`` runs them."""
     parser = commands.add_parser("class", help="build and grade exercises")
     tasks = parser.add_subparsers(dest="task", required=True)
     made = tasks.add_parser("build", help="check a notebook, and hide its solutions")

@@ -20,7 +20,7 @@ from meta_magic.ranks.nursery import run_side_by_side
 from meta_magic.ranks.rank_advice import advise_ranks
 from meta_magic.session.record import record
 from meta_magic.session.recording import NO_SOURCE, Recording
-from meta_magic.trace.notes import CellSource
+from meta_magic.trace.failed_call import CellSource
 from meta_magic.trace.options import Options
 from meta_magic.trace.sent import MESSAGES, Sent
 from meta_magic.trace.trace import Trace

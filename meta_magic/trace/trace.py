@@ -11,10 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meta_magic.trace.calls import ModuleCalls, OpCalls
-from meta_magic.trace.failed_call import FailedCall
+from meta_magic.trace.failed_call import (
+    MISTAKES,
+    CellSource,
+    FailedCall,
+    Note,
+    sort_notes,
+)
 from meta_magic.trace.formulas.call_costs import count_flops
 from meta_magic.trace.modules import ModuleNode
-from meta_magic.trace.notes import MISTAKES, CellSource, Note, sort_notes
 from meta_magic.trace.program import Program
 from meta_magic.trace.questions import Questions
 from meta_magic.trace.rerun import Rerun
@@ -316,7 +321,7 @@ class Trace(Questions):
             ValueError: There is no such style.
             FileNotFoundError: No browser was found.
         """
-        from meta_magic.view.figures import write_figure  # noqa: PLC0415
+        from meta_magic.view.page import write_figure  # noqa: PLC0415
 
         return write_figure(self, Path(path), depth=depth, style=style)
 

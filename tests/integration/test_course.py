@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from meta_magic.teach.assignments import read_exercises
-from meta_magic.teach.exercises import grade_answer
+from meta_magic.teach.exercises import grade_answer, read_exercises
 from tests.integration.course_answers import ANSWERS
 
 COURSE = Path(__file__).parents[2] / "notebooks" / "05-shapes.ipynb"

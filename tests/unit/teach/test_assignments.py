@@ -7,7 +7,7 @@ import pytest
 
 from meta_magic.check.commands import main
 from meta_magic.errors import ExerciseError
-from meta_magic.teach.assignments import hide_solution, read_cell
+from meta_magic.teach.exercises import hide_solution, read_cell
 
 CELL = """N, M = 3, 4
 a, b = torch.arange(N), torch.arange(M)

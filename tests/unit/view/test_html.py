@@ -10,7 +10,7 @@ from torch import nn
 from meta_magic import record
 from meta_magic.materializing.report import FilledTensor, MaterializeReport
 from meta_magic.trace.module_columns import build_tree
-from meta_magic.view import figures
+from meta_magic.view import page
 from meta_magic.view.choices import render_materialize_report
 from meta_magic.view.html import render_html
 from tests.unit.view.panels import SCRIPT
@@ -223,7 +223,7 @@ def trace():
 
 
 def test_without_a_browser_the_error_says_what_to_do(trace, monkeypatch, tmp_path):
-    monkeypatch.setattr(figures, "BROWSERS", ())
+    monkeypatch.setattr(page, "BROWSERS", ())
     monkeypatch.delenv("META_MAGIC_BROWSER", raising=False)
     with pytest.raises(FileNotFoundError, match="install Chromium or Chrome, or name"):
         trace.figure(tmp_path / "flow")
