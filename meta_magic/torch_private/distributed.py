@@ -7,6 +7,7 @@ before it is used: some builds of torch lack it.
 import sys
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from pkgutil import resolve_name
 from typing import Any, Final
 
 import torch
@@ -262,89 +263,64 @@ def make_finished_work(tensors: list[Tensor]) -> Any:
     return parts._create_work_from_future(future).boxed()
 
 
-def find_reducer_methods() -> tuple[tuple[type, str], ...]:
-    """Return the methods of DDP's reducer that make tensors in C++, with its class.
+# Parts that :func:`find_part` finds, as some builds of torch lack them: a module, or a
+# class in one, and a name. Each comment says what happens without the replacement.
 
-    The first copies indices to meta, and then reads them. The second makes the table of
-    used parameters on the CPU, where a backward pass then writes what is on meta.
-    """
-    from torch._C._distributed_c10d import Reducer  # noqa: PLC0415  not in each build
+# DDP's reducer copies indices to meta, and then reads them; and it makes the table of
+# used parameters on the CPU, where a backward pass then writes what is on meta.
+REDUCER: Final = "torch._C._distributed_c10d:Reducer"
+REDUCER_METHODS: Final = (REDUCER, "_rebuild_buckets"), (REDUCER, "_set_static_graph")
 
-    return (Reducer, "_rebuild_buckets"), (Reducer, "_set_static_graph")
+# DTensor computes the shape of a result by operators on fake tensors: the recording
+# would report them as calls that it missed.
+PROPAGATION: Final = (
+    "torch.distributed.tensor._sharding_prop:ShardingPropagator",
+    "_propagate_tensor_meta_non_cached",
+)
+
+# A fake tensor on a GPU that torch lacks may end the process.
+DEVICE_OF_PROPAGATION: Final = (
+    "torch.distributed.tensor._op_schema",
+    "_rebuild_tensor_from_dtensor_meta",
+)
+
+# DTensor moves a generator's state to a GPU, which is only planned.
+RANDOM_SUPPORT: Final = tuple(
+    (f"torch.distributed.tensor.{module}", "is_rng_supported_mesh")
+    for module in ("_random", "_dispatch")
+)
+
+# FSDP refuses parameters on meta.
+CHECK_OF_FULLY_SHARD: Final = (
+    "torch.distributed.fsdp._fully_shard._fsdp_param_group:FSDPParamGroup",
+    "_validate_no_meta_params",
+)
+
+# A save that is refused has emptied the files of an earlier one; a script that loads
+# what it saved fails, where the save was left out.
+SAVER: Final = ("torch.distributed.checkpoint.state_dict_saver", "_save_state_dict")
+LOADER: Final = ("torch.distributed.checkpoint.state_dict_loader", "_load_state_dict")
+
+# A checkpoint that is left out fails where not all ranks are recorded.
+CHECK_OF_PLANS: Final = (
+    "torch.distributed.checkpoint.default_planner",
+    "_validate_global_plan",
+)
+
+# ``async_save`` copies storages without torch's operators, in another thread.
+LATER_SAVERS: Final = (
+    ("torch.distributed.checkpoint", "async_save"),
+    ("torch.distributed.checkpoint.state_dict_saver", "async_save"),
+)
+
+
+def find_part(part: tuple[str, str]) -> tuple[Any, str]:
+    """Return the module or class of a part, which is imported, and the part's name."""
+    return resolve_name(part[0]), part[1]
 
 
 GET_ACCELERATOR: Final = (torch._C, "_get_accelerator")
 """``fully_shard`` makes a mesh of CPUs where the block plans GPUs."""
-
-
-def find_propagation() -> tuple[type, str]:
-    """Return DTensor's class and the method that computes the shape of a result.
-
-    It runs operators on fake tensors. These are not calls of the block, and without
-    this function the recording would report them as calls that it missed.
-    """
-    from torch.distributed.tensor._sharding_prop import ShardingPropagator  # noqa: PLC0415
-
-    return ShardingPropagator, "_propagate_tensor_meta_non_cached"
-
-
-def find_device_of_propagation() -> tuple[Any, str]:
-    """Return DTensor's function that makes a fake tensor on the device of a mesh.
-
-    A fake tensor on a GPU that torch lacks may end the process.
-    """
-    from torch.distributed.tensor import _op_schema  # noqa: PLC0415
-
-    return _op_schema, "_rebuild_tensor_from_dtensor_meta"
-
-
-def find_random_support() -> list[tuple[Any, str]]:
-    """Return the functions by which DTensor asks whether a mesh has generators.
-
-    Where a mesh has generators, DTensor moves a generator's state to a GPU, which is
-    only planned.
-    """
-    from torch.distributed.tensor import _dispatch, _random  # noqa: PLC0415
-
-    return [(module, "is_rng_supported_mesh") for module in (_random, _dispatch)]
-
-
-def find_check_of_fully_shard() -> tuple[type, str]:
-    """Return FSDP's class and method that refuse parameters on meta."""
-    from torch.distributed.fsdp._fully_shard import _fsdp_param_group  # noqa: PLC0415
-
-    return _fsdp_param_group.FSDPParamGroup, "_validate_no_meta_params"
-
-
-def find_saver() -> tuple[Any, str]:
-    """Return the function of ``torch.distributed.checkpoint`` that all saves call.
-
-    Without it a save that is refused has emptied the files of an earlier one.
-    """
-    from torch.distributed.checkpoint import state_dict_saver  # noqa: PLC0415
-
-    return state_dict_saver, "_save_state_dict"
-
-
-def find_check_of_plans() -> tuple[Any, str]:
-    """Return DCP's function that checks whether shards make up whole tensors.
-
-    Without it a checkpoint that is left out fails where not all ranks are recorded.
-    """
-    from torch.distributed.checkpoint import default_planner  # noqa: PLC0415
-
-    return default_planner, "_validate_global_plan"
-
-
-def find_later_savers() -> list[tuple[Any, str]]:
-    """Return the function ``async_save``, where it can be called.
-
-    It copies storages without torch's operators, and saves in another thread.
-    """
-    from torch.distributed import checkpoint  # noqa: PLC0415
-    from torch.distributed.checkpoint import state_dict_saver  # noqa: PLC0415
-
-    return [(module, "async_save") for module in (checkpoint, state_dict_saver)]
 
 
 def map_nested(kind: type, function: Callable[[Any], Any], value: Any) -> Any:
@@ -366,16 +342,6 @@ def make_response(done: Any) -> Any:
     )
 
     return AsyncSaveResponse(staging_completion=done, upload_completion=done)
-
-
-def find_loader() -> tuple[Any, str]:
-    """Return the function of ``torch.distributed.checkpoint`` that all loads call.
-
-    Without it a script that loads what it saved fails, where the save was left out.
-    """
-    from torch.distributed.checkpoint import state_dict_loader  # noqa: PLC0415
-
-    return state_dict_loader, "_load_state_dict"
 
 
 def list_shards(group: Any) -> list[Tensor]:

@@ -29,10 +29,11 @@ from meta_magic.recording.identities.tensors import tensors_in
 from meta_magic.recording.intercept.saving import Saver
 from meta_magic.recording.intercept.world.skeletons import CountedFile, measure_saved
 from meta_magic.torch_private.distributed import (
-    find_check_of_plans,
-    find_later_savers,
-    find_loader,
-    find_saver,
+    CHECK_OF_PLANS,
+    LATER_SAVERS,
+    LOADER,
+    SAVER,
+    find_part,
     list_ranks,
     local_of,
     make_response,
@@ -169,15 +170,16 @@ class Checkpoints(Replacements):
         self._kept: dict[Path, tuple[Any, Mapping[str, object]]] = {}
 
     def __enter__(self) -> None:
-        for (module, name), method in (
-            (find_saver(), self._save),
-            (find_loader(), self._load),
-            (find_check_of_plans(), self._check_plans),
-            ((os, "mkdir"), self._make_folder),
-        ):
+        self.replace_here(os, {"mkdir": self._make_folder})
+        methods: list[tuple[tuple[str, str], Callable[..., Any]]] = [
+            (SAVER, self._save),
+            (LOADER, self._load),
+            (CHECK_OF_PLANS, self._check_plans),
+            *((part, save_now) for part in LATER_SAVERS),
+        ]
+        for part, method in methods:
+            module, name = find_part(part)
             self.replace_here(module, {name: method})
-        for module, name in find_later_savers():
-            self.replace_here(module, {name: save_now})
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)

@@ -15,12 +15,13 @@ from torch.distributed import distributed_c10d
 
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.torch_private.distributed import (
+    CHECK_OF_FULLY_SHARD,
+    DEVICE_OF_PROPAGATION,
     GET_ACCELERATOR,
-    find_check_of_fully_shard,
-    find_device_of_propagation,
-    find_propagation,
-    find_random_support,
-    find_reducer_methods,
+    PROPAGATION,
+    RANDOM_SUPPORT,
+    REDUCER_METHODS,
+    find_part,
     list_ranks,
     list_shards,
 )
@@ -46,15 +47,16 @@ class TorchOnMeta(Replacements):
         self._is_copied = False
 
     def __enter__(self) -> None:
-        replacements: list[tuple[tuple[Any, str], Callable[..., Any]]] = [
-            ((distributed, "Reducer"), self._make_reducer),
-            *((pair, self._run_in_reducer) for pair in find_reducer_methods()),
-            (find_check_of_fully_shard(), self._check_shards),
-            (find_propagation(), propagate_alone),
-            (find_device_of_propagation(), make_fake_on_cpu),
-            *((pair, lambda *_: False) for pair in find_random_support()),
+        replacements: list[tuple[tuple[str, str], Callable[..., Any]]] = [
+            *((part, self._run_in_reducer) for part in REDUCER_METHODS),
+            (CHECK_OF_FULLY_SHARD, self._check_shards),
+            (PROPAGATION, propagate_alone),
+            (DEVICE_OF_PROPAGATION, make_fake_on_cpu),
+            *((part, lambda *_: False) for part in RANDOM_SUPPORT),
         ]
-        for (owner, name), function in replacements:
+        self.replace_here(distributed, {"Reducer": self._make_reducer})
+        for part, function in replacements:
+            owner, name = find_part(part)
             self.replace_here(owner, {name: function})
         for module in (distributed, distributed_c10d):
             if hasattr(module, "reduce_scatter_single"):  # not in each version
