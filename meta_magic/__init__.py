@@ -47,10 +47,9 @@ if TYPE_CHECKING:
     from meta_magic.trace.formulas.call_costs import flop_formula
     from meta_magic.trace.modules import ModuleNode, ModuleTensor
     from meta_magic.trace.options import ValueLimits
-    from meta_magic.trace.sent import Sent
     from meta_magic.trace.signature import SourcePosition
     from meta_magic.trace.trace import Trace
-    from meta_magic.trace.world import World
+    from meta_magic.trace.world import Sent, World
     from meta_magic.trials.sweeps import sweep_ranks
     from meta_magic.view.charts import sweep_figure
 
@@ -132,7 +131,7 @@ MODULE_BY_NAME = {
     "Note": "trace.failed_call",
     "SourcePosition": "trace.signature",
     "Trace": "trace.trace",
-    "Sent": "trace.sent",
+    "Sent": "trace.world",
     "World": "trace.world",
     "ValueLimits": "trace.options",
 }

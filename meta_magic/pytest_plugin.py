@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from meta_magic.session.recording import Recording
     from meta_magic.trace.calls import ModuleCall
     from meta_magic.trace.expectations import Expected
-    from meta_magic.trace.rerun import Rerun
+    from meta_magic.trace.options import Rerun
     from meta_magic.trace.trace import Trace
 
 
@@ -76,7 +76,7 @@ class MetaTrace:
         except (TypeError, ValueError) as error:
             wrong = str(error).replace("record.__init__", "meta_magic.record")
             pytest.fail(f"@pytest.mark.meta: {wrong}", pytrace=False)
-        from meta_magic.trace.rerun import make_call_rerun  # noqa: PLC0415  as well
+        from meta_magic.trace.options import make_call_rerun  # noqa: PLC0415  as well
 
         owner = {} if self._owner is None else {"self": self._owner}
         self._rerun = make_call_rerun(

@@ -77,7 +77,7 @@ UP = {
     ("trace.questions", "cost.advice.advice_records"): "a type alone: of Trace.advice",
     ("trace.graphs", "trace.trace"): "a type alone: it reads what Trace gives it",
     ("trace.modules", "trace.trace"): "a type alone, as well",
-    ("trace.sent", "trace.trace"): "a type alone, as well",
+    ("trace.world", "trace.trace"): "a type alone, as well",
     ("trace.summary", "trace.trace"): "a type alone: it formats what Trace gives it",
 }
 """The arrows that go up, or round, each with its reason."""

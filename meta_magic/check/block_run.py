@@ -40,11 +40,18 @@ from meta_magic.session.record import record
 from meta_magic.session.recording import Recording
 from meta_magic.trace.expectations import CHECK_SECONDS
 from meta_magic.trace.failed_call import CellSource
-from meta_magic.trace.options import LIMITS, N_VALUES, Options, ValueLimits
-from meta_magic.trace.rerun import Rerun, list_names, make_call_rerun, make_rerun
-from meta_magic.trace.sent import SentCalls
+from meta_magic.trace.options import (
+    LIMITS,
+    N_VALUES,
+    Options,
+    Rerun,
+    ValueLimits,
+    list_names,
+    make_call_rerun,
+    make_rerun,
+)
 from meta_magic.trace.trace import Trace
-from meta_magic.trace.world import Peers, read_ranks, read_world
+from meta_magic.trace.world import Peers, SentCalls, read_ranks, read_world
 from meta_magic.trials.sandbox import Refused, enter_sandbox
 
 

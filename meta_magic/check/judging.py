@@ -47,7 +47,7 @@ def measure_peaks(
     if not choices:
         return {}
     from meta_magic.errors import TrialError  # noqa: PLC0415  few ask for it
-    from meta_magic.trials.recordings import Recordings  # noqa: PLC0415
+    from meta_magic.trials.fit import Recordings  # noqa: PLC0415
 
     recordings, peaks = Recordings(trace), dict[tuple[str, ...], int | str]()
     for one in choices:

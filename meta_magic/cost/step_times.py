@@ -24,8 +24,8 @@ from meta_magic.errors import UnknownDeviceError
 from meta_magic.trace.world import World
 
 if TYPE_CHECKING:
-    from meta_magic.trace.sent import Sent
     from meta_magic.trace.trace import Trace
+    from meta_magic.trace.world import Sent
 
 BASE_LATENCY: Final = 8.4e-6
 """Seconds to start a collective: NCCL's own estimate, protocol Simple."""

@@ -27,7 +27,7 @@ from meta_magic.session.failed_calls import find_frames
 from meta_magic.session.recording import Recording
 from meta_magic.torch_private.dynamo import leave_dynamo_out
 from meta_magic.trace.modules import count_elements
-from meta_magic.trace.rerun import Rerun
+from meta_magic.trace.options import Rerun
 from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import (

@@ -217,7 +217,7 @@ class Body:
     @property
     def names(self) -> set[str]:
         """The names that its code uses."""
-        from meta_magic.trace.rerun import list_names  # noqa: PLC0415  needs torch
+        from meta_magic.trace.options import list_names  # noqa: PLC0415  needs torch
 
         return {name for code in self._all_codes() for name in list_names(code)}
 

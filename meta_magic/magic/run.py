@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from IPython.core.error import UsageError
 from IPython.display import display
 
+from meta_magic.children import OUTLETS, write_to_terminal
 from meta_magic.magic.cell import Body
 from meta_magic.magic.reports import (
     build_outputs,
@@ -22,15 +23,13 @@ from meta_magic.magic.reports import (
 )
 from meta_magic.magic.tracebacks import trim_traceback
 from meta_magic.session.guard import RARE_COLLECTION
-from meta_magic.trace.progress import OUTLETS, write_to_terminal
 
 if TYPE_CHECKING:
     from IPython.display import DisplayHandle
 
     from meta_magic.session.recording import Recording
     from meta_magic.torch_private.interrupts import Interrupts
-    from meta_magic.trace.options import Options, ValueLimits
-    from meta_magic.trace.rerun import Rerun
+    from meta_magic.trace.options import Options, Rerun, ValueLimits
     from meta_magic.trace.trace import Trace
 
 NO_TORCH = "%%meta needs PyTorch, which is not installed: run `pip install torch`"
@@ -167,7 +166,7 @@ def start_recording(
 ) -> tuple["Recording", "Rerun | None"]:
     """Return a new recording, and a record to repeat it, if that is possible."""
     from meta_magic.session.recording import Recording  # noqa: PLC0415  needs torch
-    from meta_magic.trace.rerun import make_rerun  # noqa: PLC0415  as well
+    from meta_magic.trace.options import make_rerun  # noqa: PLC0415  as well
 
     chosen = read_options(options)
     rerun = make_rerun(

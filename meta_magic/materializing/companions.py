@@ -30,10 +30,13 @@ from meta_magic.materializing.targets import (
 from meta_magic.recording.identities.origins import find_origin, find_stored
 from meta_magic.recording.identities.tensors import tensors_in
 from meta_magic.session.operand_names import read_attributes
-from meta_magic.torch_private.autograd import read_hooks
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import list_used_classes
-from meta_magic.torch_private.tensor_internals import count_owners, list_parts
+from meta_magic.torch_private.tensor_internals import (
+    count_owners,
+    list_parts,
+    read_hooks,
+)
 
 # The state that ``Optimizer.load_state_dict`` does not cast, either.
 NOT_CAST: Final = "['step']"

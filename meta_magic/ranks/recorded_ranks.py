@@ -22,10 +22,9 @@ from meta_magic.session.record import record
 from meta_magic.session.recording import NO_SOURCE, Recording
 from meta_magic.trace.failed_call import CellSource
 from meta_magic.trace.options import Options
-from meta_magic.trace.sent import MESSAGES, Sent
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_bytes
-from meta_magic.trace.world import Peers, describe_ranks, read_ranks
+from meta_magic.trace.world import MESSAGES, Peers, Sent, describe_ranks, read_ranks
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,8 +15,7 @@ from meta_magic.recording.identities.tensors import tensors_in
 from meta_magic.torch_private.distributed import SHARDED, describe_group, read_group
 from meta_magic.torch_private.modes import TorchDispatchMode
 from meta_magic.torch_private.tensor_internals import address_of_storage, list_parts
-from meta_magic.trace.sent import find_kind
-from meta_magic.trace.world import REDUCTION, find_reduction
+from meta_magic.trace.world import REDUCTION, find_kind, find_reduction
 
 if TYPE_CHECKING:
     from types import FrameType

@@ -25,9 +25,8 @@ from meta_magic.replaying.value_budget import free_nbytes
 from meta_magic.trace.expectations import CHECK_SECONDS
 from meta_magic.trace.options import LIMITS, N_VALUES, Assumed, Options
 from meta_magic.trace.program import HEADER
-from meta_magic.trace.sent import find_kind
 from meta_magic.trace.signature import CPU, Geometry, Signature
-from meta_magic.trace.world import World, find_group
+from meta_magic.trace.world import World, find_group, find_kind
 
 UNIFORM: Final = "routing=uniform"
 LARGE: Final = 10_000  # numbers from here on are written with an exponent

@@ -35,7 +35,6 @@ from meta_magic.recording.rows.writers import Writers
 from meta_magic.recording.signatures.cache import Describer
 from meta_magic.recording.signatures.entries import PLAIN, OpTable
 from meta_magic.session.operand_names import read_attributes
-from meta_magic.torch_private.autograd import DIFFERENTIATING
 from meta_magic.torch_private.modes import DisableTorchFunction, EnableTorchFunction
 from meta_magic.torch_private.module_internals import (
     CALLING,
@@ -44,6 +43,7 @@ from meta_magic.torch_private.module_internals import (
     parameters_of,
 )
 from meta_magic.torch_private.snapshot import RealTorch
+from meta_magic.torch_private.tensor_internals import DIFFERENTIATING
 from meta_magic.trace.program_facts import RaisedCall
 from meta_magic.trace.signature import Signature
 

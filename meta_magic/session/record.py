@@ -24,6 +24,8 @@ from meta_magic.trace.options import (
     LIMITS,
     Options,
     ValueLimits,
+    list_names,
+    make_rerun,
     read_assumptions,
     read_check,
     read_device,
@@ -31,7 +33,6 @@ from meta_magic.trace.options import (
     read_meaning,
     read_sliders,
 )
-from meta_magic.trace.rerun import list_names, make_rerun
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.world import read_world
 

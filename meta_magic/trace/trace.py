@@ -20,12 +20,11 @@ from meta_magic.trace.failed_call import (
 )
 from meta_magic.trace.formulas.call_costs import count_flops
 from meta_magic.trace.modules import ModuleNode
+from meta_magic.trace.options import Rerun
 from meta_magic.trace.program import Program
 from meta_magic.trace.questions import Questions
-from meta_magic.trace.rerun import Rerun
-from meta_magic.trace.sent import SentCalls, list_sent
 from meta_magic.trace.summary import build_table, document_columns
-from meta_magic.trace.world import World
+from meta_magic.trace.world import SentCalls, World, list_sent
 
 if TYPE_CHECKING:
     import os

@@ -4,7 +4,7 @@ The child ends after its answer, so nothing that the block does to variables, mo
 torch stays; ``sandbox`` refuses files, sockets and processes. ``trial`` runs the block
 and brings back an answer. ``blocks`` finds the block's syntax tree and its sizes;
 ``slices`` joins it with the cells that it rests on, and reads their ``statements``.
-``trial_choices`` and ``accumulation`` change how it runs. ``fit``, ``sweeps``,
+``trial_choices`` change how it runs. ``fit``, ``sweeps``,
 ``conditions`` and ``dims`` search sizes; ``proofs`` tries advice.
 
 May import ``ranks``, ``session``, ``replaying``, ``recording``, ``cost``, ``trace``,

@@ -23,7 +23,7 @@ import torch
 
 from meta_magic.errors import TrialError
 from meta_magic.session.record import record
-from meta_magic.trace.rerun import Modes, Rerun, read_modes
+from meta_magic.trace.options import Modes, Rerun, read_modes
 
 FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 

@@ -18,7 +18,7 @@ from meta_magic.errors import TrialError
 from meta_magic.trace.failed_call import Note
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import as_size, label, parse_block
-from meta_magic.trials.recordings import Recordings
+from meta_magic.trials.fit import Recordings
 from meta_magic.trials.size_search import (
     Form,
     Outcome,

@@ -29,7 +29,7 @@ from meta_magic.trials.conditions import (
     check_unlooped,
     find_conditions,
 )
-from meta_magic.trials.recordings import Recordings
+from meta_magic.trials.fit import Recordings
 from meta_magic.trials.size_formulas import choose, evaluate, factor, propose
 from meta_magic.trials.trial import check_rerun
 

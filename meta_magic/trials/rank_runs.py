@@ -24,11 +24,10 @@ from meta_magic.replaying.real_rank import RealRank, RealSent
 from meta_magic.replaying.verify import COLUMNS
 from meta_magic.torch_private.distributed import has_group
 from meta_magic.trace.failed_call import CellSource
-from meta_magic.trace.rerun import Rerun
-from meta_magic.trace.sent import Sent
+from meta_magic.trace.options import Rerun
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_bytes
-from meta_magic.trace.world import Peers, describe_ranks, read_ranks
+from meta_magic.trace.world import Peers, Sent, describe_ranks, read_ranks
 from meta_magic.trials.blocks import (
     find_bound,
     parse_block,

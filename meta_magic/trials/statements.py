@@ -19,7 +19,7 @@ from functools import lru_cache
 from itertools import chain, pairwise
 from typing import Final, NamedTuple
 
-from meta_magic.trace.rerun import Rerun
+from meta_magic.trace.options import Rerun
 from meta_magic.trials.blocks import FUNCTIONS, SCOPES, Entered, find_path, list_others
 
 MAX_TEXTS: Final = 200

@@ -15,6 +15,7 @@ from math import prod
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from meta_magic.children import show_line
 from meta_magic.cost.device_table import Device
 from meta_magic.cost.memory_timeline import take_sample
 from meta_magic.cost.step_times import USUAL_LINKS, estimate_step_time, find_links
@@ -27,14 +28,11 @@ from meta_magic.ranks.recorded_ranks import (
 )
 from meta_magic.trace.expectations import Limit, parse_budget
 from meta_magic.trace.modules import count_elements
-from meta_magic.trace.progress import show_line
-from meta_magic.trace.sent import SentCalls
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_line
-from meta_magic.trace.world import Peers, read_ranks
+from meta_magic.trace.world import Peers, SentCalls, read_ranks
 from meta_magic.trials.blocks import Sizes, as_size, find_bound, set_sizes
-from meta_magic.trials.fit import find_sized_device
-from meta_magic.trials.recordings import Recordings
+from meta_magic.trials.fit import Recordings, find_sized_device
 from meta_magic.trials.trial import ask_trials, read_size
 
 if TYPE_CHECKING:

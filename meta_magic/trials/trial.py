@@ -32,9 +32,8 @@ from meta_magic.session.guard import RARE_COLLECTION
 from meta_magic.session.recording import Recording
 from meta_magic.torch_private.snapshot import Snapshot
 from meta_magic.trace.failed_call import CellSource
-from meta_magic.trace.rerun import Rerun
+from meta_magic.trace.options import Rerun
 from meta_magic.trace.trace import Trace
-from meta_magic.trials.accumulation import accumulate, find_remade, read_parts
 from meta_magic.trials.blocks import (
     as_size,
     enter_modes,
@@ -48,7 +47,15 @@ from meta_magic.trials.blocks import (
     split_modules,
 )
 from meta_magic.trials.sandbox import Refused, enter_sandbox, is_refusal
-from meta_magic.trials.trial_choices import Choice, Fault, check_choices, make_choices
+from meta_magic.trials.trial_choices import (
+    Choice,
+    Fault,
+    accumulate,
+    check_choices,
+    find_remade,
+    make_choices,
+    read_parts,
+)
 
 T = TypeVar("T")
 

@@ -18,8 +18,7 @@ from meta_magic.cost.device_table import find_device
 from meta_magic.errors import MetaMagicError, TrialError
 from meta_magic.session.guard import RARE_COLLECTION
 from meta_magic.trace.trace import Trace
-from meta_magic.trials.fit import LIMIT, find_fitting
-from meta_magic.trials.recordings import Recordings
+from meta_magic.trials.fit import LIMIT, Recordings, find_fitting
 from meta_magic.trials.trial_choices import CHOICES
 from meta_magic.view.answers import FORGOTTEN, make_reference
 from meta_magic.view.wire import Table

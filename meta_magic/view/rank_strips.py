@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from meta_magic.trace.sent import Sent
 from meta_magic.trace.units import format_bytes
-from meta_magic.trace.world import World, describe_ranks
+from meta_magic.trace.world import Sent, World, describe_ranks
 from meta_magic.view.html import read_styles
 
 if TYPE_CHECKING:

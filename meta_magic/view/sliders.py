@@ -42,14 +42,14 @@ from meta_magic.trials.blocks import (
     name_spot,
     parse_block,
 )
-from meta_magic.trials.recordings import Recordings
+from meta_magic.trials.fit import Recordings
 from meta_magic.trials.sandbox import PRINTED, has_plotted
 from meta_magic.trials.slices import Slice, restore_lines
 from meta_magic.trials.trial import ask_trials, check_rerun, run_template
 from meta_magic.view.payload import pack
 
 if TYPE_CHECKING:
-    from meta_magic.trace.rerun import Rerun
+    from meta_magic.trace.options import Rerun
 
 SECONDS: Final = 10.0
 """Processor time that one recording may take at least."""

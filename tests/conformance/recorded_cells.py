@@ -14,8 +14,7 @@ import torch
 
 from meta_magic.session.recording import Recording
 from meta_magic.trace.failed_call import CellSource
-from meta_magic.trace.options import Options
-from meta_magic.trace.rerun import list_names, make_rerun
+from meta_magic.trace.options import Options, list_names, make_rerun
 from meta_magic.trace.signature import EarlierCell
 from meta_magic.trace.trace import Trace
 

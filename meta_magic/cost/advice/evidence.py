@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from meta_magic.cost.storage_lives import Lives
     from meta_magic.trace.modules import ModuleNode
     from meta_magic.trace.program import Program
-    from meta_magic.trace.sent import Sent
-    from meta_magic.trace.world import World
+    from meta_magic.trace.world import Sent, World
 
 
 LIBRARIES: Final = frozenset({"site-packages", "dist-packages"})

@@ -20,7 +20,7 @@ from meta_magic.trace.world import describe_ranks
 
 if TYPE_CHECKING:
     from meta_magic.cost.advice.evidence import Evidence
-    from meta_magic.trace.sent import Sent
+    from meta_magic.trace.world import Sent
 
 LEAST_SHARE: Final = 0.05
 """Share of the peak from which there is an advice."""

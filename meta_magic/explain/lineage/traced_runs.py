@@ -41,7 +41,7 @@ from meta_magic.recording.intercept import function_mode
 from meta_magic.torch_private.dynamo import leave_dynamo_out
 from meta_magic.torch_private.modes import function_mode_stack
 from meta_magic.torch_private.tensor_internals import address_of_storage
-from meta_magic.trace.rerun import Rerun
+from meta_magic.trace.options import Rerun
 from meta_magic.trace.signature import Span
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import pair_defaults, parse_block

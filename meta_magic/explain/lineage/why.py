@@ -37,7 +37,7 @@ from meta_magic.explain.lineage.traced_runs import (
 from meta_magic.recording.identities.origins import find_origin
 from meta_magic.session.operand_names import find_paths, is_shells
 from meta_magic.trace.calls import OpCall, TensorMetadata
-from meta_magic.trace.rerun import Rerun
+from meta_magic.trace.options import Rerun
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_shape
 from meta_magic.trials.blocks import parse_block

@@ -31,7 +31,7 @@ from meta_magic.materializing.report import Forecast
 from meta_magic.materializing.targets import Target, address_of, find_roots
 from meta_magic.recording.identities.storages import as_bytes
 from meta_magic.recording.identities.tensors import tensors_in
-from meta_magic.recording.intercept.libraries import INITIALIZE
+from meta_magic.recording.intercept.reported_devices import INITIALIZE
 from meta_magic.torch_private.dispatcher import OpOverload, schema_of
 from meta_magic.torch_private.modes import TorchDispatchMode
 from meta_magic.torch_private.tensor_internals import address_of_storage, list_parts

@@ -24,7 +24,6 @@ from meta_magic.recording.as_device.recurrent import PACKED_RECURRENT, RECURRENT
 from meta_magic.recording.identities.tensors import tensors_in
 from meta_magic.recording.rows.writers import RecordingReplacements, Writers
 from meta_magic.recording.signatures.entries import Args, Kwargs
-from meta_magic.torch_private.autograd import name_nodes
 from meta_magic.torch_private.dispatcher import (
     FUSED_RMS_NORM,
     DispatchKey,
@@ -35,7 +34,7 @@ from meta_magic.torch_private.dispatcher import (
     symmetric_eigenvalues,
 )
 from meta_magic.torch_private.modes import functorch_interpreter
-from meta_magic.torch_private.tensor_internals import suggest_memory_format
+from meta_magic.torch_private.tensor_internals import name_nodes, suggest_memory_format
 from meta_magic.trace.signature import CPU
 
 aten = torch.ops.aten

@@ -27,10 +27,11 @@ from meta_magic.recording.identities.device_plan import (
 from meta_magic.recording.identities.storages import span_nbytes
 from meta_magic.recording.identities.tensors import tensors_in
 from meta_magic.recording.intercept.higher_order import make_below
-from meta_magic.recording.intercept.libraries import ADOPTED, MAKE_REAL
 from meta_magic.recording.intercept.moves import UNPICKLED, copy_shallowly, rebuild_on
 from meta_magic.recording.intercept.real_tensors.capturable import is_capturable
 from meta_magic.recording.intercept.reported_devices import (
+    ADOPTED,
+    MAKE_REAL,
     as_fake,
     gets_reported_device,
 )
@@ -38,7 +39,6 @@ from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.rows.constants import VALUE_FUNCTIONS, data_of
 from meta_magic.recording.rows.writers import RecordingReplacements, Writers
 from meta_magic.recording.signatures.entries import Args, Kwargs
-from meta_magic.torch_private.autograd import current_autograd_node
 from meta_magic.torch_private.dispatcher import copy_to, is_python_excluded, read_scalar
 from meta_magic.torch_private.modes import (
     DisableTorchDispatch,
@@ -48,7 +48,7 @@ from meta_magic.torch_private.modes import (
     functorch_interpreter,
 )
 from meta_magic.torch_private.replaced import MAKE_SUBCLASS, MAKE_TENSOR
-from meta_magic.torch_private.tensor_internals import REBUILDING
+from meta_magic.torch_private.tensor_internals import REBUILDING, current_autograd_node
 from meta_magic.trace.signature import META
 
 aten = torch.ops.aten

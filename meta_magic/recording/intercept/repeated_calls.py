@@ -23,7 +23,6 @@ from meta_magic.recording.rows.row_writer import N_SHARED, Pattern
 from meta_magic.recording.rows.writers import Writers
 from meta_magic.recording.signatures.cache import Key, default_dtype
 from meta_magic.recording.signatures.entries import Args, Kind, plain_float
-from meta_magic.torch_private.autograd import current_autograd_node
 from meta_magic.torch_private.dispatcher import read_scalar
 from meta_magic.torch_private.modes import (
     BelowAutograd,
@@ -31,6 +30,7 @@ from meta_magic.torch_private.modes import (
     is_real_below,
     n_function_modes,
 )
+from meta_magic.torch_private.tensor_internals import current_autograd_node
 from meta_magic.trace.program import HEADER
 
 GET: Final[Any] = Tensor.__getitem__

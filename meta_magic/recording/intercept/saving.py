@@ -31,13 +31,13 @@ from meta_magic.errors import MissingValueError
 from meta_magic.recording.identities.device_plan import is_default_on_meta
 from meta_magic.recording.identities.tensors import tensors_of
 from meta_magic.recording.intercept.higher_order import make_below
-from meta_magic.recording.intercept.libraries import FIND_WRITERS
 from meta_magic.recording.intercept.moves import find_copied, is_copying
 from meta_magic.recording.intercept.real_tensors.borrowed_modules import BorrowedModules
 from meta_magic.recording.intercept.real_tensors.capturable import find_address
 from meta_magic.recording.intercept.real_tensors.captured_constants import (
     ConstantCapture,
 )
+from meta_magic.recording.intercept.reported_devices import FIND_WRITERS
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.intercept.value_checks import ValueSource
 from meta_magic.recording.rows.writers import RecordingReplacements, Writers

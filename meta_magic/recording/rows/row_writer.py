@@ -21,15 +21,15 @@ from meta_magic.recording.identities.tensors import LiveGeometry, TensorRegistry
 from meta_magic.recording.rows.draws import Draws
 from meta_magic.recording.rows.module_calls import ModuleCallRecorder
 from meta_magic.recording.signatures.entries import Entry
-from meta_magic.torch_private.autograd import (
+from meta_magic.torch_private.distributed import local_of
+from meta_magic.torch_private.interrupts import uninterrupted
+from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.torch_private.tensor_internals import (
     current_autograd_node,
     next_sequence_number,
     sequence_number_of,
     variable_of,
 )
-from meta_magic.torch_private.distributed import local_of
-from meta_magic.torch_private.interrupts import uninterrupted
-from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.trace.program import HEADER, TIED, Growing
 from meta_magic.trace.program_facts import StorageFacts
 

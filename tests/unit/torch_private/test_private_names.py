@@ -8,7 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from meta_magic.torch_private import autograd, dispatcher, modes, replaced, snapshot
+from meta_magic.torch_private import (
+    dispatcher,
+    modes,
+    replaced,
+    snapshot,
+    tensor_internals,
+)
 from meta_magic.torch_private import module_internals as modules
 from meta_magic.torch_private import tensor_internals as tensors
 from meta_magic.torch_private.replacing import Replacements
@@ -47,18 +53,18 @@ def test_optimizers_name_the_devices_on_which_they_are_capturable():
 
 def test_a_backward_node_has_the_number_that_was_next_before_its_forward():
     x = torch.ones(2, requires_grad=True)
-    number = autograd.next_sequence_number()
+    number = tensor_internals.next_sequence_number()
     y = x * 2
-    assert autograd.sequence_number_of(y.grad_fn)() == number
+    assert tensor_internals.sequence_number_of(y.grad_fn)() == number
 
 
 def test_there_is_a_current_node_in_backward_alone():
     seen = []
     x = torch.ones(2, requires_grad=True)
     y = (x * 2).sum()
-    x.register_hook(lambda _: seen.append(autograd.current_autograd_node()))
+    x.register_hook(lambda _: seen.append(tensor_internals.current_autograd_node()))
     y.backward()
-    assert autograd.current_autograd_node() is None
+    assert tensor_internals.current_autograd_node() is None
     assert seen
 
 
@@ -67,7 +73,7 @@ def test_hooks_are_read_and_given_to_another_tensor():
     first, second = (torch.ones(1, requires_grad=True) for _ in range(2))
     first.register_hook(lambda _: seen.append("gradient"))
     first.register_post_accumulate_grad_hook(lambda _: seen.append("accumulated"))
-    autograd.set_hooks(second, autograd.read_hooks(first))
+    tensor_internals.set_hooks(second, tensor_internals.read_hooks(first))
     (second * 2).sum().backward()
     assert "accumulated" in seen
 

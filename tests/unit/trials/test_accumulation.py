@@ -9,8 +9,8 @@ from torch import nn
 
 from meta_magic import record
 from meta_magic.errors import TrialError
-from meta_magic.trials.accumulation import Parts, accumulate, read_parts
 from meta_magic.trials.fit import fit_trace
+from meta_magic.trials.trial_choices import Parts, accumulate, read_parts
 
 WIDTH, PARTS = 64, 4
 

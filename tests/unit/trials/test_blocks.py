@@ -10,7 +10,7 @@ import meta_magic as mm
 from meta_magic import record
 from meta_magic.errors import TrialError
 from meta_magic.trials.blocks import list_sizes, set_sizes
-from meta_magic.trials.recordings import Recordings
+from meta_magic.trials.fit import Recordings
 from meta_magic.trials.trial import ask_trial, check_rerun
 
 

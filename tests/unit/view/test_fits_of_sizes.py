@@ -9,8 +9,7 @@ from torch import nn
 from meta_magic import record
 from meta_magic.cost.device_table import list_devices
 from meta_magic.cost.memory_timeline import take_sample
-from meta_magic.trials.fit import find_fitting, fit_trace
-from meta_magic.trials.recordings import Recordings
+from meta_magic.trials.fit import Recordings, find_fitting, fit_trace
 from meta_magic.view.fits_of_sizes import NOTHING, FitsOf, Growth, offer_fits
 from meta_magic.view.payload import memory_payload
 from tests.run_node import run_node

@@ -6,8 +6,7 @@ from torch import nn
 
 from meta_magic import record
 from meta_magic.cost.memory_timeline import take_sample
-from meta_magic.trials.fit import find_fitting
-from meta_magic.trials.recordings import Recordings
+from meta_magic.trials.fit import Recordings, find_fitting
 from meta_magic.view.fits_of_sizes import find_growth, find_stretches
 
 ROOM = 16 * 10**9

@@ -22,7 +22,6 @@ from meta_magic.errors import MissingValueError
 from meta_magic.recording.identities.device_plan import is_default_on_meta
 from meta_magic.recording.identities.tensors import rebuild, tensors_in
 from meta_magic.recording.intercept.function_mode import FunctionMode
-from meta_magic.recording.intercept.libraries import MAKE_REAL
 from meta_magic.recording.intercept.moves import read_type
 from meta_magic.recording.intercept.planned.gpu_types import (
     TYPES,
@@ -34,6 +33,7 @@ from meta_magic.recording.intercept.planned.gpu_types import (
     find_index,
 )
 from meta_magic.recording.intercept.real_tensors.capturable import wants_gradient
+from meta_magic.recording.intercept.reported_devices import MAKE_REAL
 from meta_magic.recording.rows.writers import RecordingReplacements, Writers
 from meta_magic.torch_private.modes import function_mode_stack
 from meta_magic.torch_private.replaced import (

@@ -35,12 +35,12 @@ from meta_magic.recording.intercept.real_tensors.capturable import (
 )
 from meta_magic.recording.rows.writers import Writers
 from meta_magic.recording.signatures.entries import Args, Given, Inputs, Kwargs, OpTable
-from meta_magic.torch_private.autograd import current_autograd_node
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import (
     SPARSE,
     address_of_storage,
     build_sparse,
+    current_autograd_node,
     has_coalesced,
     negate_lazily,
     parts_of,

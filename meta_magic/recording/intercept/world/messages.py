@@ -27,12 +27,13 @@ from meta_magic.torch_private.distributed import REDUCTION, describe_group
 from meta_magic.torch_private.modes import pop_dispatch_mode, push_dispatch_mode
 from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.snapshot import WithoutModes
-from meta_magic.trace.sent import MESSAGES, find_kind
 from meta_magic.trace.world import (
+    MESSAGES,
     Peers,
     World,
     describe_ranks,
     find_group,
+    find_kind,
     find_reduction,
 )
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from meta_magic import record
-from meta_magic.recording.intercept import libraries
+from meta_magic.recording.intercept import reported_devices as libraries
 
 
 def grouped_mm_experts_forward(tensor):
