@@ -10,7 +10,7 @@ A :class:`NamedTrace` shows them. Calls that share a signature may differ in nam
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import combinations, islice, takewhile
+from itertools import combinations, groupby, islice, takewhile
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -89,29 +89,57 @@ class Calls(NamedTuple):
     Attributes:
         signatures: Which of ``kinds`` each call has.
         kinds: The operator and the shapes of each signature.
+        lines: The line that made each call.
     """
 
     signatures: Sequence[int]
     kinds: Sequence[tuple[str, Shapes]]
+    lines: Sequence[int | None]
 
     def list_ops(self) -> list[str]:
         """Return the operator of each call."""
         return [self.kinds[number][0] for number in self.signatures]
 
-    def align(self, usual: Sequence[str]) -> list[Shapes | None]:
+    def align(self, usual: "Calls") -> list[Shapes | None]:
         """Return the shapes of each call of the block; None for one that is not there.
 
-        Where the number of calls depends on a size, calls are compared from the front,
-        and then from the back.
+        Where the number of calls depends on a size, lines are compared from the front,
+        and then from the back; and so are the calls of a line that come together.
         """
-        own, shapes = self.list_ops(), [self.kinds[n][1] for n in self.signatures]
-        n_front = _count_equal(usual, own)
-        n_back = _count_equal(usual[n_front:][::-1], own[n_front:][::-1])
-        between = [None] * (len(usual) - n_front - n_back)
-        return [*shapes[:n_front], *between, *shapes[len(own) - n_back :]]
+        own: Sequence[object] = self.list_ops()
+        wanted: Sequence[object] = usual.list_ops()
+        if own == wanted:
+            return [self.kinds[n][1] for n in self.signatures]
+        parts, others = self.list_parts(), usual.list_parts()
+        if len(others) > 1:
+            own, wanted = ([one.lines[0] for one in some] for some in (parts, others))
+        n_front = _count_equal(wanted, own)
+        n_back = _count_equal(wanted[n_front:][::-1], own[n_front:][::-1])
+        left = range(n_front, len(wanted) - n_back)
+        if len(others) < 2:  # noqa: PLR2004  one line
+            shapes = [self.kinds[n][1] for n in self.signatures]
+            back = shapes[len(own) - n_back :]
+            return [*shapes[:n_front], *[None] * len(left), *back]
+        before = zip(parts[:n_front], others, strict=False)
+        after = [*zip(parts[::-1][:n_back], others[::-1], strict=False)][::-1]
+        n_lost = sum(len(others[k].lines) for k in left)
+        found = [
+            [one for p, o in pairs for one in p.align(o)] for pairs in (before, after)
+        ]
+        return [*found[0], *[None] * n_lost, *found[1]]
+
+    def cut(self, start: int, end: int) -> "Calls":
+        """Return some of the calls."""
+        return Calls(self.signatures[start:end], self.kinds, self.lines[start:end])
+
+    def list_parts(self) -> list["Calls"]:
+        """Return the calls of each line that come one after the other."""
+        rows = range(len(self.lines))
+        parts = [[*part] for _, part in groupby(rows, self.lines.__getitem__)]
+        return [self.cut(part[0], part[-1] + 1) for part in parts]
 
 
-def _count_equal(some: Sequence[str], others: Sequence[str]) -> int:
+def _count_equal(some: Sequence[object], others: Sequence[object]) -> int:
     """Return how many items two sequences share at their beginning."""
     pairs = zip(some, others, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
@@ -125,7 +153,11 @@ def read_calls(again: Trace, _variables: object = None) -> Calls:
         (one.op, (list_shapes(one.inputs), list_shapes(one.outputs)))
         for one in program.signatures
     ]
-    return Calls([words[offset] for offset in program.offsets[:-1]], kinds)
+    numbers = [words[offset] for offset in program.offsets[:-1]]
+    sites = [words[offset + 1] - 1 for offset in program.offsets[:-1]]
+    places = [site.position for site in program.call_sites]
+    lines = [None if place is None else place.line for place in places]
+    return Calls(numbers, kinds, [None if at < 0 else lines[at] for at in sites])
 
 
 def list_shapes(geometries: Iterable[Geometry]) -> tuple[Shape, ...]:
@@ -162,8 +194,8 @@ class Moves:
         usual = next(self.turns.ask([{}]), TrialError("it takes too long to record"))
         if isinstance(usual, TrialError):
             raise usual
-        self.usual, self._ops = usual, usual.list_ops()
-        self.runs = [Variation((), values, usual.align(self._ops))]
+        self.usual = usual
+        self.runs = [Variation((), values, usual.align(usual))]
 
     def record(self, moved: Sequence[Sizes]) -> list[bool]:
         """Record the block at other values; return at which of them it runs."""
@@ -176,7 +208,7 @@ class Moves:
                 self.reasons.setdefault(next(iter(one)), str(answer))
             else:
                 sizes = {**self.values, **one}
-                shapes = answer.align(self._ops)
+                shapes = answer.align(self.usual)
                 self.runs.append(Variation(tuple(one), sizes, shapes))
         self.is_over |= n_asked < len(todo)
         ran = [run.sizes for run in self.runs]

@@ -213,7 +213,7 @@ def count_failures(trace, dims, values: dict[str, int]) -> tuple[int, list[str]]
     (again,) = ask_trials(trace, read_calls, [values])
     if isinstance(again, TrialError):
         return 0, [f"does not run: {again}"]
-    others = again.align(read_calls(trace).list_ops())
+    others = again.align(read_calls(trace))
     n_tried, failing = 0, []
     for use in list_tensors(trace.program):
         shape = use.find(others[use.call])

@@ -114,15 +114,23 @@ def test_a_quotient_without_a_rest_comes_before_one_that_is_rounded():
 
 
 def test_calls_are_compared_from_the_front_and_from_the_back():
-    def make(text):
+    assert align("absscd", "abscd") == [0, 1, 2, 4, 5]
+    assert align("ascd", "axcd") == [0, None, 2, 3]
+
+
+def align(text, usual, lines="0" * 9, its_lines="0" * 9):
+    def make(text, lines):
         kinds = [(op, (((i,),), ())) for i, op in enumerate(text)]
-        return Calls([*range(len(text))], kinds)
+        return Calls([*range(len(text))], kinds, [*lines[: len(text)]])
 
-    def list_sizes(calls, usual):
-        return [one and one[0][0][0] for one in calls.align([*usual])]
+    found = make(text, lines).align(make(usual, its_lines))
+    return [one and one[0][0][0] for one in found]
 
-    assert list_sizes(make("absscd"), "abscd") == [0, 1, 2, 4, 5]
-    assert list_sizes(make("ascd"), "axcd") == [0, None, 2, 3]
+
+def test_calls_between_two_loops_are_compared_line_by_line():
+    assert align("asstbuuc", "astbuc") == [0, 1, None, None, 6, 7]
+    assert align("asstbuuc", "astbuc", "01112333", "011233") == [0, 1, 3, 4, 5, 7]
+    assert align("absscd", "abscd", "011123", "01123") == [0, 1, 2, 4, 5]
 
 
 def test_a_product_of_rounded_sizes_has_a_formula():
