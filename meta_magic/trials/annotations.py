@@ -14,9 +14,10 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
+from linecache import getlines
 from types import CodeType, FrameType, FunctionType
-from typing import Any, Final, NamedTuple, TypeAlias, get_args, get_origin
+from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard, get_args, get_origin
 
 from torch import Tensor, broadcast_shapes, nn
 
@@ -358,29 +359,32 @@ class Watcher:
             return
         if event == "call":
             self._frames[frame] = object()
-            for name in function.__annotations__:
+            for name, annotation in function.__annotations__.items():
                 if name in frame.f_locals:
                     what = f"{name} of {function.__qualname__}"
-                    self._see(frame, function, name, frame.f_locals[name], what)
+                    at = what, code.co_firstlineno
+                    self._see(frame, annotation, frame.f_locals[name], *at)
         elif value is not None and frame in self._frames:
+            for name, text, line in list_variables(code):
+                if name in frame.f_locals:
+                    self._see(frame, text, frame.f_locals[name], name, line)
+            result = function.__annotations__.get("return")
             what = f"the result of {function.__qualname__}"
-            self._see(frame, function, "return", value, what)
+            self._see(frame, result, value, what, code.co_firstlineno)
 
     def _see(
-        self, frame: FrameType, function: FunctionType, name: str, value: Any, what: str
+        self, frame: FrameType, annotation: Any, value: Any, what: str, line: int
     ) -> None:
         """Keep the tensors of a value, whose annotation may be a text."""
         if type(value) is int:
             return
 
         def read() -> Any:
-            found: Any = function.__annotations__.get(name)
-            is_text = isinstance(found, str)
-            return eval(found, function.__globals__) if is_text else found  # noqa: S307
+            is_text = isinstance(annotation, str)
+            return eval(annotation, frame.f_globals) if is_text else annotation  # noqa: S307
 
-        code = frame.f_code
-        at = self._frames[frame], what, code.co_firstlineno
-        see(self._seen, value, read, *at, code.co_filename)
+        at = self._frames[frame], what, line
+        see(self._seen, value, read, *at, frame.f_code.co_filename)
 
     def _find(self, frame: FrameType) -> None:
         """Find the functions of the module of a frame, if that is the user's code."""
@@ -397,9 +401,43 @@ class Watcher:
             for part in parts:
                 made = getattr(part, "__func__", getattr(part, "fget", part))
                 made = inspect.unwrap(made) if callable(made) else made
-                is_function = isinstance(made, FunctionType) and made.__annotations__
-                if is_function and made.__globals__ is frame.f_globals:
+                if not isinstance(made, FunctionType):
+                    continue
+                is_annotated = made.__annotations__ or list_variables(made.__code__)
+                if is_annotated and made.__globals__ is frame.f_globals:
                     self._functions[made.__code__] = made
+
+
+def list_variables(code: CodeType) -> list[tuple[str, str, int]]:
+    """Return the annotated local variables of a function that are assigned once.
+
+    Each with its annotation and line: what it is at the end is then what was annotated.
+    """
+    return read_variables(code.co_filename).get(code.co_firstlineno, [])
+
+
+@lru_cache(maxsize=64)
+def read_variables(file: str) -> dict[int, list[tuple[str, str, int]]]:
+    """Return the annotated local variables of each function, by its first line."""
+    text = "".join(getlines(file))
+    found: dict[int, list[tuple[str, str, int]]] = {}
+    for function in ast.walk(ast.parse(text)) if "jaxtyping" in text else ():
+        if isinstance(function, ast.FunctionDef):
+            first = min([function.lineno, *(d.lineno for d in function.decorator_list)])
+            nodes = [*ast.walk(function)]
+            names = [node.id for node in nodes if is_assigned(node)]
+            found[first] = [
+                (node.target.id, ast.unparse(node.annotation), node.lineno)
+                for node in nodes
+                if isinstance(node, ast.AnnAssign) and is_assigned(node.target)
+                if node.value is not None and names.count(node.target.id) == 1
+            ]
+    return found
+
+
+def is_assigned(node: ast.AST) -> TypeGuard[ast.Name]:
+    """Whether a node is a name that is assigned to."""
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
 
 
 def match(value: Any, annotation: Any) -> Iterator[tuple[Tensor, Any]]:
@@ -434,7 +472,14 @@ def judge(
 ) -> Iterator[tuple[AnnotatedTensor, str]]:
     """Yield each tensor whose annotation is wrong, and what is wrong."""
     bound: dict[tuple[int, str], Bound] = {}
+    first: dict[tuple[int, str], int] = {}  # the line at which a name was bound
+    passed = set[tuple[int, str]]()
     for one in seen:
+        if one.frame == id(None) and (one.line, one.what) in passed:
+            # The next turn of a loop of the block: its batch may be smaller.
+            for key in [key for key, line in first.items() if line >= one.line]:
+                bound.pop(key, None)
+        passed.add((one.line, one.what))
         plain = tuple(map(str, one.shape))
         names = plain if dims is None else dims.name(one.number, one.shape)
         shown = f"[{', '.join(names)}]"
@@ -447,7 +492,9 @@ def judge(
             n = len(words) - words.count("...")
             yield one, f"{head}{shown}: {len(one.shape)} dimensions instead of {n}"
             continue
+        known = {*bound}
         reasons = [bind(bound, one.frame, *pair, dims) for pair in pairs]
+        first.update(dict.fromkeys(bound.keys() - known, one.line))
         for why in [*filter(None, reasons)][:1]:
             yield one, f"{head}{shown}: {why}"
 

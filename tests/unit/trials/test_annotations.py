@@ -96,14 +96,33 @@ class Turn(nn.Module):
     @torch.no_grad()
     def forward(self, x: Float[Tensor, "b t"], n: int) -> 'tuple[Float[Tensor, "b t"], int]':
         return x.mT, n
+def turn(x):
+    y: Float[Tensor, "a b"] = x
+    z: Float[Tensor, "a b"] = x.mT
+    w: Float[Tensor, "a"] = x
+    w = x[:, 0]
+    return y
 """
     (tmp_path / "turned.py").write_text(text, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(sys.modules, "jaxtyping", sys)
-    block = "import torch, turned\nturned.Turn()(torch.ones(2, 3), 4)"
-    (note,) = check_annotations(record_cell(block, "<block>"))
-    wanted = ', line 8: the result of Turn.forward is annotated "b t" and is [3, 2]: b is 2, and this is 3'
-    assert note.text.endswith(f"turned.py{wanted}")
+    block = "import torch, turned\nx = torch.ones(2, 3)\n"
+    block += "turned.Turn()(x, 4); turned.turn(x)"
+    notes = check_annotations(record_cell(block, "<block>"))
+    assert [note.text.partition("turned.py, ")[2] for note in notes] == [
+        'line 8: the result of Turn.forward is annotated "b t" and is [3, 2]: b is 2, and this is 3',
+        'line 13: z is annotated "a b" and is [3, 2]: a is 2, and this is 3',
+    ]
+
+
+def test_each_turn_of_a_loop_of_the_block_has_its_own_sizes():
+    text = """w: Float[Tensor, "d"] = torch.ones(4)
+for n in (3, 2):
+    x: Float[Tensor, "b d"] = torch.ones(n, 4)
+    y: Float[Tensor, "b d"] = torch.ones(n, n + 2)"""
+    assert find_notes(text) == [
+        (4, 'y is annotated "b d" and is [3, 5]: d is 4, and this is 5')
+    ]
 
 
 def test_sizes_that_may_broadcast_stand_for_the_larger_one():
