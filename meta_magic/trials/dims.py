@@ -155,8 +155,8 @@ def read_calls(again: Trace, _variables: object = None) -> Calls:
     ]
     numbers = [words[offset] for offset in program.offsets[:-1]]
     sites = [words[offset + 1] - 1 for offset in program.offsets[:-1]]
-    places = [site.position for site in program.call_sites]
-    lines = [None if place is None else place.line for place in places]
+    positions = [site.position for site in program.call_sites]
+    lines = [None if at is None else at.line for at in positions]
     return Calls(numbers, kinds, [None if at < 0 else lines[at] for at in sites])
 
 
