@@ -13,10 +13,9 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, pairwise
 from math import prod
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from meta_magic.explain.edits.accepted import (
     CONTIGUOUS,
@@ -38,12 +37,6 @@ OF_GRAPHS: Final = re.compile(r"grad|leaf|leaves")
 
 OF_INDEX: Final = re.compile(r"too many indices for tensor of dimension (\d+)")
 """Part of the message if an index has more parts than a tensor dimensions."""
-
-BEYOND: Final = re.compile(
-    r"itemsize (\d+) requiring a storage size of (\d+) are out of bounds for storage of"
-    r" size (\d+)"
-)
-"""Part of the message if ``as_strided`` reads more than a tensor's memory."""
 
 MAX_RULES: Final = 4
 MAX_PARTS: Final = 4
@@ -85,8 +78,6 @@ def _list_rules(probe: Probe, error: str) -> list[str]:
         ),
         *forms,
         *_find_item_rules(probe),
-        *_find_class_rules(probe),
-        *_find_dtype_rules(probe),
     ]
 
 
@@ -96,10 +87,6 @@ def _read_message(error: str) -> str:
         return f"permute takes each of {order[1]} dimensions once; {order[2]} are given"
     if rank := OF_INDEX.search(error):
         return f"the index has more parts than the tensor has dimensions ({rank[1]})"
-    if beyond := BEYOND.search(error):
-        nbytes, last, end = map(int, beyond.groups())
-        read = f"shape and strides read element {last // nbytes - 1:,}"
-        return f"{read}, and the memory has {end // nbytes:,} elements"
     return ""
 
 
@@ -370,38 +357,16 @@ def _find_item_rules(probe: Probe) -> Iterator[str]:
     for at, value in enumerate(call.args):
         items = value if isinstance(value, (tuple, list)) else ()
         for number, item in enumerate(items):
-            is_tensor = isinstance(item, TensorArgument)
-            args = (*call.args[:at], item, *call.args[at + 1 :])
-            if is_tensor and _is_accepted(probe, replace(call, args=args)):
+            if not isinstance(item, TensorArgument):
+                continue
+            changed = replace(call, args=(*call.args[:at], item, *call.args[at + 1 :]))
+            if Probe(probe.function, changed, probe.record).accepts():
                 operand = call.operands[item.index]
                 name = operand.name.removesuffix(f"[{number}]")
                 kind = f"a {type(value).__name__} of {len(items)}"
                 shape = format_shape(operand.geometry.shape)
                 yield f"{name} is {kind}: its item {number}, {shape}, is accepted"
                 return
-
-
-def _find_class_rules(probe: Probe) -> Iterator[str]:
-    """Yield whether a module must be made first, and then called."""
-    kind, call = probe.function, probe.call
-    if not (isinstance(kind, type) and issubclass(kind, nn.Module) and call.operands):
-        return
-    given = tuple(TensorArgument(number) for number, _ in enumerate(call.operands))
-    if _is_accepted(probe, replace(call, args=given, kwargs={}), kind()):
-        names = ", ".join(operand.name for operand in call.operands)
-        yield f"make the module first, then call it: {kind.__name__}()({names})"
-
-
-def _find_dtype_rules(probe: Probe) -> Iterator[str]:
-    """Yield whether a factory function accepts another dtype."""
-    kwargs = {**probe.call.kwargs, "dtype": torch.float32}
-    is_maker = not probe.call.operands
-    if is_maker and _is_accepted(probe, replace(probe.call, kwargs=kwargs)):
-        yield "dtype=torch.float32 is accepted"
-
-
-def _is_accepted(probe: Probe, call: FailedCall, function: Any = None) -> bool:
-    return Probe(function or probe.function, call, probe.record).accepts()
 
 
 class ValueRange(NamedTuple):

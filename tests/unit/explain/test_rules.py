@@ -29,10 +29,6 @@ torch.softmax(x, dim=2)
 x = torch.ones(2, 3)
 x.transpose(0, 3)
 
-# %% shape and strides read element 14, and the memory has 12 elements
-x = torch.arange(12)
-x.as_strided((4, 3), (4, 1))
-
 # %% the index has more parts than the tensor has dimensions (1)
 x = torch.arange(12)
 x[:, ::2]
@@ -146,13 +142,6 @@ nn.Conv2d(3, 8, 3, groups=4)
 # %% mask is int64: mask.float() is accepted
 mask = torch.tensor([1, 0])
 nn.Parameter(mask)
-
-# %% make the module first, then call it: CrossEntropyLoss()(y, t)
-y, t = torch.ones(5, 3), torch.tensor([1] * 5)
-nn.CrossEntropyLoss(y, t)
-
-# %% dtype=torch.float32 is accepted
-torch.tensor([1, 2], requires_grad=True)
 """
 
 NO_RULE = """
