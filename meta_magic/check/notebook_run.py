@@ -17,7 +17,7 @@ from meta_magic.check.records import BlockResult, Request
 from meta_magic.errors import CheckError
 
 if TYPE_CHECKING:
-    from meta_magic.magic.notebook_shell import RanCell
+    from meta_magic.magic.extension import RanCell
 
 
 MAY_RAISE: Final = "raises-exception"
@@ -57,7 +57,7 @@ def run_notebook(request: Request) -> Iterator[BlockResult]:
         )
     cells = read_cells(path)
     read_options(request)
-    from meta_magic.magic.notebook_shell import NotebookShell  # noqa: PLC0415  imports IPython
+    from meta_magic.magic.extension import NotebookShell  # noqa: PLC0415  imports IPython
 
     os.chdir(path.parent)  # as a kernel does
     shell = NotebookShell(path, write_line(request))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from meta_magic.cost.program_columns import PHASES, Columns, Flags, Integers
-from meta_magic.torch_private.dynamo import KernelsWithoutDynamo
+from meta_magic.torch_private.replacing import KernelsWithoutDynamo
 from meta_magic.torch_private.snapshot import WithoutModes
 from meta_magic.torch_private.tensor_internals import address_of_storage
 from meta_magic.trace.modules import walk_tensors

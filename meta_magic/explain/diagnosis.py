@@ -35,7 +35,7 @@ from meta_magic.explain.refused_sizes import RefusedSizes, trace_refused
 from meta_magic.explain.rules import find_rules, find_value_range
 from meta_magic.session.operand_names import read_text
 from meta_magic.session.recording import Recording
-from meta_magic.torch_private.dynamo import leave_dynamo_out
+from meta_magic.torch_private.replacing import leave_dynamo_out
 from meta_magic.trace.failed_call import FailedCall, Loading, Operand
 from meta_magic.trace.options import Options
 from meta_magic.trace.trace import Trace

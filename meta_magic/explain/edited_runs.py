@@ -25,7 +25,7 @@ from meta_magic.errors import MissingValueError, TrialError
 from meta_magic.explain.edits.program_text import Edit, SourceText, apply_edit
 from meta_magic.session.failed_calls import find_frames
 from meta_magic.session.recording import Recording
-from meta_magic.torch_private.dynamo import leave_dynamo_out
+from meta_magic.torch_private.replacing import leave_dynamo_out
 from meta_magic.trace.modules import count_elements
 from meta_magic.trace.options import Rerun
 from meta_magic.trace.signature import SourcePosition

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from IPython.display import DisplayHandle
 
     from meta_magic.session.recording import Recording
-    from meta_magic.torch_private.interrupts import Interrupts
+    from meta_magic.torch_private.snapshot import Interrupts
     from meta_magic.trace.options import Options, Rerun, ValueLimits
     from meta_magic.trace.trace import Trace
 
@@ -150,7 +150,7 @@ class Run:
 def make_interrupts() -> "Interrupts":
     """Return a handler of interrupts, which wait while a thread starts or ends."""
     try:
-        from meta_magic.torch_private.interrupts import Interrupts, uninterrupted  # noqa: PLC0415  needs torch
+        from meta_magic.torch_private.snapshot import Interrupts, uninterrupted  # noqa: PLC0415  needs torch
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

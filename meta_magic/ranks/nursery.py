@@ -200,7 +200,7 @@ def main() -> None:
     import torch.distributed.tensor.parallel  # noqa: F401, PLC0415
 
     from meta_magic.recording.intercept.world import messages  # noqa: PLC0415
-    from meta_magic.torch_private.dynamo import import_dynamo  # noqa: PLC0415
+    from meta_magic.torch_private.replacing import import_dynamo  # noqa: PLC0415
 
     for job in jobs:
         Path(job.folder).mkdir()

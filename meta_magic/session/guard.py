@@ -26,10 +26,14 @@ from torch.overrides import TorchFunctionMode
 
 from meta_magic.recording.rows.writers import RecordingReplacements
 from meta_magic.session.raised_calls import USERS, home_of
-from meta_magic.torch_private.interrupts import Interrupts, must_wait, uninterrupted
 from meta_magic.torch_private.modes import function_mode_stack, pop_function_mode
 from meta_magic.torch_private.replacing import PROFILE_OF_THREADS, Replacements
-from meta_magic.torch_private.snapshot import Snapshot
+from meta_magic.torch_private.snapshot import (
+    Interrupts,
+    Snapshot,
+    must_wait,
+    uninterrupted,
+)
 
 N_OBJECTS: Final = 3
 """How many objects a recorded program makes for each object of the plain program."""

@@ -263,7 +263,6 @@ def make_world_contexts(
         checkpoints,
         messages,
         planned_world,
-        skeletons,
         torch_on_meta,
     )
 
@@ -289,7 +288,7 @@ def make_world_contexts(
 
     rank, peers = options.world.rank, options.peers
     saves = checkpoints.Checkpoints(rank, peers, check_saved, saver)
-    kept = skeletons.Skeletons(rank, peers, saver)
+    kept = checkpoints.Skeletons(rank, peers, saver)
 
     def watch_libraries() -> None:
         saves.watch_libraries()

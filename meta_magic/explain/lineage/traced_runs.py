@@ -38,8 +38,8 @@ from meta_magic.explain.lineage.traced_numbers import (
 )
 from meta_magic.recording.identities.tensors import tensors_in
 from meta_magic.recording.intercept import function_mode
-from meta_magic.torch_private.dynamo import leave_dynamo_out
 from meta_magic.torch_private.modes import function_mode_stack
+from meta_magic.torch_private.replacing import leave_dynamo_out
 from meta_magic.torch_private.tensor_internals import address_of_storage
 from meta_magic.trace.options import Rerun
 from meta_magic.trace.signature import Span

@@ -35,7 +35,6 @@ from meta_magic.torch_private.dispatcher import (
     override_kernels,
     run_kernel,
 )
-from meta_magic.torch_private.dynamo import KernelsWithoutDynamo
 from meta_magic.torch_private.modes import (
     BelowTransforms,
     DisableTorchDispatch,
@@ -63,6 +62,7 @@ from meta_magic.torch_private.replaced import (
     MAKE_TENSOR,
 )
 from meta_magic.torch_private.replacing import (
+    KernelsWithoutDynamo,
     Replacements,
     call_with_original,
     find_builtin_of,

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from meta_magic import MetaMagicError, TrialError, record
-from meta_magic.trace import progress
+from meta_magic import MetaMagicError, TrialError, children, record
 
 
 def build(width, depth):
@@ -93,7 +92,7 @@ def test_an_interrupt_keeps_what_was_recorded(trace, monkeypatch):
         if text.startswith("2 of 3"):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(progress, "OUTLETS", [interrupt])
+    monkeypatch.setattr(children, "OUTLETS", [interrupt])
     table = trace.sweep(width=[8, 9, 10])
     assert table["error"].fillna("").tolist() == ["", "", "interrupted"]
     assert table["params"][1] == count(9, 2)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from meta_magic.recording.intercept.world.skeletons import Skeletons
+from meta_magic.recording.intercept.world.checkpoints import Skeletons
 from meta_magic.trace.world import Peers
 
 
