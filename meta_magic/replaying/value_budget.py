@@ -99,6 +99,7 @@ SMALL: Final = 2**25
 """FLOPs of a product below which it is small: a small one is slower per FLOP."""
 
 N_ROUNDS: Final = 4
+N_DRAWN: Final = 2**20
 
 STEP: Final = 5  # overhead of a step, in times of a call of torch on one element
 
@@ -122,10 +123,18 @@ class Rates(NamedTuple):
 @cache
 def measure_rates(device: torch.device) -> Rates:
     """Return the speed of a device; it is measured once, in about 0.1 s."""
+    try:
+        return measure_with(2**23, device)
+    except RuntimeError:  # so much memory is not free
+        return measure_with(2**16, device)
+
+
+def measure_with(numel: int, device: torch.device) -> Rates:
+    """Return the speed of a device, by products and by sums of ``numel`` numbers."""
     with RealTorch(), torch.no_grad():
         large, small, weight, many, one = (
             torch.ones(shape, dtype=torch.float32, device=device)
-            for shape in ((512, 512), (32, 256), (256, 512), (2**23,), (1,))
+            for shape in ((512, 512), (32, 256), (256, 512), (numel,), (1,))
         )
         generator = torch.Generator(device)
         seconds = [
@@ -134,11 +143,12 @@ def measure_rates(device: torch.device) -> Rates:
                 (lambda: large @ large, 2),
                 (lambda: small @ weight, 25),
                 (lambda: many + many, 1),
-                (lambda: many[: 2**20].normal_(generator=generator), 1),
+                (lambda: many[:N_DRAWN].normal_(generator=generator), 1),
                 (lambda: one + one, 500),
             )
         ]
-    amounts = (2 * 512**3, 2 * 32 * 256 * 512, 3 * many.nbytes, 2**20, 1 / STEP)
+    n_drawn = min(numel, N_DRAWN)
+    amounts = (2 * 512**3, 2 * 32 * 256 * 512, 3 * many.nbytes, n_drawn, 1 / STEP)
     return Rates(*(n / taken for n, taken in zip(amounts, seconds, strict=True)))
 
 
