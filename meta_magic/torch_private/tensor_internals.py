@@ -108,7 +108,8 @@ def address_of_generator(generator: Generator) -> int:
 def count_owners(address: int) -> int:
     """Return how many tensors use the storage at an address, if it is live.
 
-    Without it nobody knows when to look for a tensor that counts its own writes.
+    Or how many wrappers of a generator there are, but one. Without it nobody knows when
+    to look for a tensor that counts its own writes, or who needs a generator's state.
     """
     # One more owner is the Python object of the storage itself.
     return int(torch._C._storage_Use_Count(address)) - 1

@@ -33,15 +33,17 @@ from meta_magic.materializing.report import (
 from meta_magic.materializing.targets import Target, group_targets
 from meta_magic.recording.identities.generator_carryover import (
     CarriedGenerator,
-    advance_own,
     find_carried_end,
     forget_carried,
+    keep_carried,
     kept,
+    list_own,
     mark_state,
 )
 from meta_magic.recording.identities.origins import Origin
-from meta_magic.replaying.execution import Execution
-from meta_magic.replaying.plan import find_skipped
+from meta_magic.replaying.execution import Execution, ProgramReplay
+from meta_magic.replaying.plan import find_before, find_skipped
+from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.steps import Plan, Request, StepKind
 from meta_magic.replaying.uses import USES, find_phases
 from meta_magic.replaying.value_budget import estimate_seconds, measure_rates
@@ -74,8 +76,8 @@ DEFAULT_BEFORE: Final = (
     "values: what is drawn next is not what the CPU would draw"
 )
 OWN_UNMOVED: Final = (
-    "a generator that the cell made stays as it is, because only a part of what the "
-    "cell drew from it was made: what it draws next is not what the CPU would draw"
+    "a generator of your code stays as it is, because only a part of what a cell drew "
+    "from it was made: what it draws next is not what the CPU would draw"
 )
 UNCOUNTED: Final = (
     "{!r} was made in inference mode, where torch does not count writes: a write "
@@ -131,6 +133,10 @@ class ReplayFill:
         self._shares, self._late = plan_shares(
             task, self.targets, built, moves_generator=self._moves_generator
         )
+        self._draws: list[Execution] = []
+        if self._moves_generator and task.state == "current":
+            parts = chain.from_iterable(share.replay.parts for share in self._shares)
+            self._draws = [*plan_draws([*parts], task.device)]
         self.n_operators = sum(len(share.replay.steps) for share in self._shares)
         self._filled_by = {
             share.located.target_by_storage[number]: filled_by
@@ -183,6 +189,9 @@ class ReplayFill:
             except ReplayError as error:
                 target = None if error.storage is None else targets.get(error.storage)
                 raise describe_error(error, target) from error
+        for draws in self._draws:
+            for _ in draws.run(lambda *_: None):
+                pass
 
     def finish(self) -> Sequence[str]:
         """Move the generators; return how the values may differ from the cell's."""
@@ -198,12 +207,13 @@ class ReplayFill:
     def _move_generators(self) -> Iterator[str]:
         """Move generators to their state after the cell; yield notes on others."""
         shares = [share for share in self._shares if share.moves_generator]
-        parts = [part for share in shares for part in share.replay.parts]
-        states = [(part.program, part.streams.state_at) for part in parts]
-        if False in {advance_own(*state) for state in states}:
+        replays = chain((share.replay for share in shares), self._draws)
+        parts = [part for replay in replays for part in replay.parts]
+        if False in [*map(partial(advance_own, parts), list_own())]:
             yield OWN_UNMOVED
         moved = {move_generator(s.located.origin, s.replay) for s in shares}
-        moved |= {move_earlier(share.replay) for share in shares}
+        moved |= {move_earlier(share.replay.parts[:-1]) for share in shares}
+        moved |= {move_earlier(replay.parts) for replay in self._draws}
         waiting = find_waiting()  # for draws, perhaps of a recording after these
         is_drawn = any(part.plan.last_draw >= 0 for part in parts)
         is_another = waiting and all(part.program is not waiting for part in parts)
@@ -299,6 +309,43 @@ def describe_error(error: ReplayError, target: Target | None) -> MaterializeErro
     )
 
 
+def plan_draws(
+    parts: Sequence[ProgramReplay], device: torch.device
+) -> Iterator[Execution]:
+    """Yield replays of what else recordings drew, for generators to go on after it.
+
+    ``torch.rand(3)`` in one cell and a module of zeros in another: nothing of the first
+    cell is made, and yet torch's generator is past its draw on the CPU.
+    """
+    done = {id(part.program) for part in parts}
+    planned = {(id(p.program), end) for p in parts for end in p.plan.sources}
+    waiting = find_waiting()
+    if waiting is not None and id(waiting) not in done:
+        yield Execution(waiting, Request(continues_draws=True), device)
+    for program, source in [(c.end.program, c.end.source) for c in list_own()]:
+        recorded = ProgramCalls(program)
+        before = [*find_before(recorded, source)]
+        is_blind = all(
+            draw.source and recorded.call(draw.call).operator.draws_blindly
+            for draw in before
+        )
+        if is_blind and (id(program), source) not in planned:
+            request = Request(sources=frozenset({source}))
+            yield Execution(program, request, device)
+
+
+def advance_own(parts: Sequence[ProgramReplay], carried: CarriedGenerator) -> bool:
+    """Set a user's generator past what recordings drew from it; return if it is."""
+    program, source = carried.end.program, carried.end.source
+    states = (p.streams.state_at(source) for p in parts if p.program is program)
+    state = next((state for state in states if state is not None), None)
+    if state is None or carried.own is None:
+        return False
+    carried.own.set_state(state)
+    kept.remove(carried)
+    return True
+
+
 def find_waiting() -> Program | None:
     """Return the recording whose draws torch's generator waits for, if any."""
     left = find_carried_end(torch.get_rng_state().numpy().tobytes())
@@ -327,17 +374,17 @@ def move_generator(origin: Origin, replay: Execution) -> bool | None:
         # The rest of the program is still to be drawn before anything else.
         state = mark_state(state)
         earlier = EarlierEnd(program=program, source=end)
-        kept.append(CarriedGenerator(state.numpy().tobytes(), earlier, own=None))
+        keep_carried(CarriedGenerator(state.numpy().tobytes(), earlier, own=None))
     torch.set_rng_state(state)
     origin.generator_state = state.numpy().tobytes()
     origin.last_draw = last_draw
     return True
 
 
-def move_earlier(replay: Execution) -> bool | None:
+def move_earlier(parts: Sequence[ProgramReplay]) -> bool | None:
     """Move torch's generator to the end of an earlier recording that is drawn."""
     waiting = find_waiting()
-    for part in replay.parts[:-1]:
+    for part in parts:
         program, state, plan = part.program, part.end_state(), part.plan
         if program is not waiting or plan.last_draw < 0:
             continue

@@ -11,7 +11,7 @@ the lower bits of the next one, and the word itself was drawn already.
 
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final
@@ -22,7 +22,7 @@ from torch import Generator, Tensor
 
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.snapshot import last_seeding
-from meta_magic.torch_private.tensor_internals import address_of_generator
+from meta_magic.torch_private.tensor_internals import address_of_generator, count_owners
 from meta_magic.trace.program import EarlierEnd, Program
 
 OWN_DEVICE: Final[Any] = Generator.device
@@ -77,7 +77,9 @@ TWISTER: Final = slice(FIRST_WORD * 8 + 8, (FIRST_WORD + 624) * 8)
 SEED: Final = slice(0, 8)  # bytes of that state which hold the seed
 
 HIGHEST_BIT: Final = 1 << 31
-MAX_KEPT: Final = 8  # each keeps a recording alive
+MAX_KEPT: Final = 8
+"""Carried states, each of which keeps a recording alive, beside the latest one of each
+generator that the user holds."""
 
 MAX_KNOWN: Final = 256
 
@@ -102,11 +104,33 @@ class CarriedGenerator:
     is_settled: bool = False
 
 
-kept: deque[CarriedGenerator] = deque(maxlen=MAX_KEPT)
+kept: list[CarriedGenerator] = []
+forgotten: set[int] = set()
+"""Hashes of carried states that are kept no more: what they lead to is not known."""
+
 elsewhere: dict[torch.device, tuple[Generator, tuple[object, ...]]] = {}
 """By planned device, the generator in its place, and the last seeding at that time."""
 
 programs: "deque[tuple[int, weakref.ref[Program]]]" = deque(maxlen=MAX_KNOWN)
+
+
+def keep_carried(carried: CarriedGenerator) -> None:
+    """Keep the state of a generator; forget old ones that nobody needs."""
+    kept.append(carried)
+    own = ((carried, carried.own) for carried in kept if carried.own is not None)
+    latest = {address_of_generator(g): one for one, g in own if is_held(g)}
+    spare = [one for one in kept if one not in latest.values()]
+    for old in spare[:-MAX_KEPT]:
+        kept.remove(old)
+        forgotten.add(hash(old.state))
+
+
+def is_held(generator: Generator) -> bool:
+    """Whether somebody else than carried states holds a generator."""
+    address = address_of_generator(generator)
+    own = (carried.own for carried in kept if carried.own is not None)
+    wrappers = {id(other) for other in own if address_of_generator(other) == address}
+    return count_owners(address) >= len(wrappers)
 
 
 def find_carried_end(state: bytes) -> EarlierEnd | None:
@@ -133,22 +157,12 @@ def forget_carried(program: Program) -> None:
             kept.remove(carried)
 
 
-def advance_own(program: Program, state_at: Callable[[int], Tensor | None]) -> bool:
-    """Set the user's generators past all draws that were made; return if all moved."""
-    are_all_moved = True
+def list_own() -> Iterator[CarriedGenerator]:
+    """Yield the carried states of the user's generators, as far as they are in them."""
     for carried in [*kept]:
-        generator = carried.own
-        if generator is None or carried.end.program is not program:
-            continue
-        if dump_state(generator.get_state()) != carried.state:
-            continue
-        state = state_at(carried.end.source)
-        if state is None:
-            are_all_moved = False
-        else:
-            generator.set_state(state)
-            kept.remove(carried)
-    return are_all_moved
+        own = carried.own
+        if own is not None and dump_state(own.get_state()) == carried.state:
+            yield carried
 
 
 def was_used_since(state: bytes) -> bool:

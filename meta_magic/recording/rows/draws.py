@@ -25,8 +25,10 @@ from meta_magic.recording.identities.generator_carryover import (
     find_carried_end,
     find_draw,
     find_elsewhere,
+    forgotten,
     is_named,
     is_on_cpu,
+    keep_carried,
     kept,
     mark_state,
     programs,
@@ -216,7 +218,7 @@ class Draws:
             if stream.saved is not None and not self._is_there(stream.end):
                 end = EarlierEnd(program=program, source=stream.end)
                 own = None if is_default else stream.generator
-                kept.append(CarriedGenerator(stream.saved[0], end, own))
+                keep_carried(CarriedGenerator(stream.saved[0], end, own))
             elif stream.saved is not None and is_default:
                 for carried in kept:
                     carried.is_settled = True
@@ -400,6 +402,8 @@ class Draws:
                 stream.shadow = state
                 plain = as_plain(state)
                 found = find_carried_end(plain) or plain
+                if found is plain and hash(plain) in forgotten:
+                    return UNKNOWN
                 if not self._states and found is plain and stream is self._default:
                     self.has_gap = was_used_since(plain)
                 if not self._states or self._states[-1] != found:

@@ -200,6 +200,7 @@ def run_real(program: Program) -> Run:
 def run_recorded(program: Program, ask: Ask | None = None, *, cache: bool) -> Run:
     """Run a program with its cells recorded, as the first of a session."""
     generator_carryover.kept.clear()
+    generator_carryover.forgotten.clear()
     return run(program, RECORDED.replace("{cache}", str(cache)), ask)
 
 

@@ -1,5 +1,7 @@
 """Torch's generator after a replay stands where real construction leaves it."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
@@ -177,16 +179,83 @@ def test_a_state_carried_to_another_generator_counts(build):
 
 
 @pytest.mark.parametrize("draws", [True, False])
-def test_that_a_later_cell_drew_on_is_said(draws):
-    torch.manual_seed(0)
-    with record():
-        made = nn.Linear(2, 2)
-        list(torch.utils.data.RandomSampler(range(3)))  # drawn for real
-    with record():
-        later = torch.rand(2) if draws else torch.ones(2)
-    notes = materialize(made).notes
+def test_the_generator_goes_on_after_what_a_later_cell_drew(draws):
+    drawn = []
+    for recording in (nullcontext, record):
+        torch.manual_seed(0)
+        with recording():
+            made = nn.Linear(2, 2)
+            list(torch.utils.data.RandomSampler(range(3)))  # drawn for real
+        with recording():
+            later = torch.rand(2) if draws else torch.ones(2)
+        if recording is record:
+            assert materialize(made).notes == ()
+        drawn.append(torch.rand(3))
     assert later.shape == (2,)
-    assert any("since this cell ended" in note for note in notes) == draws
+    assert torch.equal(*drawn)
+
+
+# Generators that a cell used from which nothing is made.
+
+
+def draw_for_nothing(generator, recording):
+    """Draw in a cell what is gone, then make zeros in another; return these."""
+    with recording():
+        torch.randint(0, 4, (3,), generator=generator)
+    with recording():
+        return register(torch.zeros(2))
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_generator_goes_on_after_a_cell_of_which_nothing_is_made(is_own):
+    drawn = []
+    for recording in (nullcontext, record):
+        torch.manual_seed(0)
+        generator = torch.Generator() if is_own else None
+        made = draw_for_nothing(generator, recording)
+        if recording is record:
+            assert materialize(made).notes == ()
+        drawn.append(torch.rand(3, generator=generator))
+    assert torch.equal(*drawn)
+
+
+def test_that_a_generator_stays_is_said_where_values_decide_the_draws():
+    generator = torch.Generator()
+    with record():
+        torch.poisson(torch.ones(3), generator=generator)
+    with record():
+        made = register(torch.zeros(2))
+    (note,) = materialize(made).notes
+    assert note.startswith("a generator of your code stays as it is")
+
+
+def draw_after(n_cells, recording):
+    """Draw from a generator, and again after cells that draw from torch's."""
+    generator = torch.Generator().manual_seed(1)
+    with recording():
+        torch.rand(3, generator=generator)
+    for _ in range(n_cells):
+        with recording():
+            torch.rand(2)
+    with recording():
+        return torch.rand(3, generator=generator).tolist()
+
+
+def test_a_generator_goes_on_after_any_number_of_cells():
+    assert draw_after(12, record) == draw_after(12, nullcontext)
+
+
+def test_a_state_of_long_ago_gives_no_value():
+    with record():
+        torch.rand(3)
+    state = torch.get_rng_state()
+    for _ in range(12):
+        with record():
+            torch.manual_seed(0)
+            torch.rand(2)
+    torch.set_rng_state(state)
+    with record(), pytest.raises(mm.MissingValueError, match="whose state came from"):
+        torch.rand(3).tolist()
 
 
 # Torch's generator after a replay of what was drawn in a fork.
