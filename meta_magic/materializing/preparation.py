@@ -295,10 +295,8 @@ class Installation:
                     swap(tensor, real)
                     self._done.append((tensor, real))
                     self.n_installed += 1
-                for tensor, gradient in self._gradients:
-                    if gradient.dtype != tensor.dtype:
-                        tensor.grad_dtype = None  # the default is its own dtype
-                    tensor.grad = gradient
+                for pair in self._gradients:
+                    put_gradient(*pair)
             except BaseException:
                 self._undo()
                 raise
@@ -339,6 +337,19 @@ def swap(tensor: Tensor, real: Tensor) -> None:
     hooks = read_hooks(tensor)
     swap_tensor_impl(tensor, real)
     set_hooks(tensor, hooks)
+
+
+def put_gradient(tensor: Tensor, gradient: Tensor) -> None:
+    """Give a tensor a gradient, of another dtype or shape where ``.data =`` made it."""
+    if gradient.dtype != tensor.dtype:
+        tensor.grad_dtype = None  # the default is its own dtype
+    if gradient.shape == tensor.shape:
+        tensor.grad = gradient
+        return
+    data = tensor.data
+    tensor.data = data.new_empty(gradient.shape)
+    tensor.grad = gradient
+    tensor.data = data
 
 
 def hold_interrupts() -> Interrupts:

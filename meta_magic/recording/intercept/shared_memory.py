@@ -218,12 +218,12 @@ LATE_CHANGE: Final = (
 SHARED_WITH_PROCESSES: Final = "shared with processes"
 """Attribute of a storage on meta that the code shared with other processes."""
 
-GIVEN_BY_DLPACK: Final = "has two storages on the CPU"
-"""Attribute of a storage on meta that DLPack gave to a second tensor."""
+HAS_TWO: Final = "has two storages on the CPU"
+"""Attribute of a storage on meta that DLPack or numpy gave to a second tensor."""
 
 CANNOT_SEPARATE: Final = (
     "share_memory_() copies the memory of one tensor; another one, which "
-    "torch.from_dlpack made of it, keeps the old memory. A recording cannot "
+    "from_dlpack or from_numpy made of it, keeps the old memory. A recording cannot "
     "distinguish the two: share a copy, x.clone().share_memory_()"
 )
 
@@ -307,9 +307,7 @@ class SharedMemory:
             known = self._arrays.newest()  # both follow an older array
             found = (shared.find_planned(real) for shared in known)
             planned = next((made for made in found if made is not None), None)
-            if planned is not None:
-                self._registry.note_new_alias(planned)
-            return planned
+            return None if planned is None else self._give_second(planned)
 
     def share_again(self, tensor: Tensor) -> Tensor:
         """Return another tensor on the memory of one on meta, as DLPack gives it."""
@@ -319,16 +317,19 @@ class SharedMemory:
             except BufferError as error:
                 if "meta" not in str(error):
                     raise
-            made = tensor.data  # it counts its own writes
-            self._registry.note_new_alias(made)
-            vars(made.untyped_storage())[GIVEN_BY_DLPACK] = True
-            return made
+            return self._give_second(tensor.data)  # it counts its own writes
+
+    def _give_second(self, made: Tensor) -> Tensor:
+        """Return a tensor that has a storage of its own on the CPU."""
+        self._registry.note_new_alias(made)
+        vars(made.untyped_storage())[HAS_TWO] = True
+        return made
 
     def separate(self, tensor: Tensor) -> None:
         """Separate a tensor from arrays on its memory, as ``share_memory_`` does."""
         with DisableTorchFunction():
             attributes = vars(tensor.untyped_storage())
-        if GIVEN_BY_DLPACK in attributes:
+        if HAS_TWO in attributes:
             raise MetaMagicError(CANNOT_SEPARATE)
         if SHARED_WITH_PROCESSES in attributes:
             return  # and nothing is moved again
