@@ -218,14 +218,16 @@ def find_hooked(
 ) -> Iterator[Held]:
     """Yield the tensors of hooks, and of the attributes of the modules' classes."""
     kinds: dict[type, None] = {}
+    hooked: list[tuple[list[object], str]] = []
     for fqn, module in modules:
         kinds |= dict.fromkeys(type(module).__mro__)
         own = module.__dict__
-        hooks = [own[n] for n in BOOKKEEPING if n.endswith("hooks") and own.get(n)]
-        yield from describe_hooks(hooks, fqn)
-    for item in held:
-        hooks = [hook for hook in read_hooks(item.tensor) if hook]
-        yield from describe_hooks(hooks, item.name)
+        names = [n for n in BOOKKEEPING if n.endswith("hooks") and own.get(n)]
+        hooked.append(([own[name] for name in names], fqn))
+    hooked += [([*filter(None, read_hooks(h.tensor))], h.name) for h in held]
+    seen: set[int] = set()  # all hooks of ``fully_shard`` hold its whole state
+    for hooks, name in hooked:
+        yield from describe_hooks(hooks, name, seen)
     for kind in kinds:
         if not kind.__module__.startswith("torch.") and kind is not object:
             own = {k: v for k, v in vars(kind).items() if k[:2] != "__"}
@@ -269,10 +271,12 @@ def find_caches() -> list[Any]:
     ]
 
 
-def describe_hooks(hooks: Sequence[object], name: str) -> Iterator[Held]:
+def describe_hooks(
+    hooks: Sequence[object], name: str, seen: set[int]
+) -> Iterator[Held]:
     """Yield the tensors that the hooks of a module or tensor hold."""
     of = f"hook of {name}" if name else "hook"
-    for item in describe_held(hooks, "", kind="attribute"):
+    for item in describe_held(hooks, "", seen, kind="attribute"):
         end = item.name.rpartition("]")[2] or item.name
         yield item._replace(name=f"{of}{end}")
 

@@ -126,6 +126,7 @@ class Preparation:
             installation.undo()
             raise
         on_meta = {id(item.tensor) for item, _ in self.task.on_meta}
+        without = on_meta or {id(self.task.root)}
         others = describe_losses(self.task, n_dropped)
         return MaterializeReport(
             module=type(self.task.root).__name__,
@@ -136,7 +137,7 @@ class Preparation:
             n_operators=self.fill.n_operators,
             seconds=time.perf_counter() - started,
             notes=(*self.task.notes, *others, *notes, *replaced),
-            on_meta=tuple(find_on_meta(list_variables(), on_meta)),
+            on_meta=tuple(find_on_meta(list_variables(), without)),
         )
 
     def _check_budgets(self, needed: int) -> None:

@@ -223,7 +223,7 @@ def walk(
     seen = set() if seen is None else seen
     queue = deque([(path, value)])
     kept: list[object] = []  # alive, so that no other object gets the id of one
-    while queue and len(seen) < MAX_SEARCHED:
+    while queue and len(kept) < MAX_SEARCHED:
         path, value = queue.popleft()
         kind = type(value)
         if issubclass(kind, Tensor | nn.Module):

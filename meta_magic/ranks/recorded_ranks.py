@@ -7,8 +7,9 @@ recording shows one of them. Read :func:`record_ranks` first.
 import ast
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import zip_longest
 from pathlib import Path
 from types import ModuleType
@@ -16,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from meta_magic.cost.advice.advice_records import Advice
 from meta_magic.errors import WorldError
-from meta_magic.ranks.nursery import run_side_by_side
-from meta_magic.ranks.rank_advice import advise_ranks
+from meta_magic.ranks.nursery import Work, run_side_by_side
+from meta_magic.ranks.rank_proofs import changed, prove_ranks
 from meta_magic.session.record import record
 from meta_magic.session.recording import NO_SOURCE, Recording
 from meta_magic.trace.failed_call import CellSource
@@ -84,8 +85,13 @@ class Ranks(Mapping[int, Trace]):
     ``ranks[0]`` is the trace of rank 0; ``print(ranks)`` shows a line for each.
     """
 
-    def __init__(self, traces: Mapping[int, Trace]) -> None:
+    def __init__(
+        self,
+        traces: Mapping[int, Trace],
+        record_again: "Callable[[str], Ranks] | None" = None,
+    ) -> None:
         self._traces = dict(sorted(traces.items()))
+        self._record_again = record_again
 
     def __getitem__(self, rank: int) -> Trace:
         return self._traces[rank]
@@ -101,14 +107,15 @@ class Ranks(Mapping[int, Trace]):
         """Where the collectives of recorded ranks differ: hangs."""
         return find_mismatches({rank: trace.sent for rank, trace in self.items()})
 
-    @property
+    @cached_property
     def advice(self) -> tuple[Advice, ...]:
         """Advice that needs several ranks; see ``Trace.advice`` for one of them.
 
         ``batch``: data parallel ranks get inputs of different shapes; ``dropout``: they
-        draw the same masks; ``initial values``: they begin with other parameters.
+        draw the same masks; ``initial values``: they begin with other parameters. The
+        last two are proven: the ranks are recorded again, with a change, without it.
         """
-        return advise_ranks(self)
+        return tuple(prove_ranks(self, self._record_again))
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return a row for each recorded rank.
@@ -264,7 +271,24 @@ def record_ranks(
     }
     chosen = read_ranks(ranks, world)
     code = path.read_text("utf-8", errors="replace")
-    return Ranks(run_side_by_side(record_script, given, chosen, timeout, code))
+    return record_all(record_script, given, chosen, timeout, code)
+
+
+def record_all(
+    work: Work,
+    given: Mapping[str, Any],
+    ranks: Sequence[int],
+    timeout: float,
+    code: str,
+    change: str | None = None,
+) -> Ranks:
+    """Record ranks side by side; see :func:`run_side_by_side`.
+
+    Args:
+        change: The kind of advice whose change is made; None for none.
+    """
+    traces = run_side_by_side(work, {**given, "change": change}, ranks, timeout, code)
+    return Ranks(traces, partial(record_all, work, given, ranks, timeout, code))
 
 
 def read_script(script: "str | os.PathLike[str]") -> tuple[Path, ast.Module]:
@@ -296,7 +320,8 @@ def record_script(rank: int, peers: Peers, given: dict[str, Any]) -> Trace:
     options = record(rank=rank, **given["options"]).options._replace(peers=peers)
     text = Path(script).read_text("utf-8", errors="replace")
     source = CellSource(text=text, file=script)
-    return record_rank(given["block"], script, options, variables, source)
+    with changed(given.get("change")):
+        return record_rank(given["block"], script, options, variables, source)
 
 
 def record_rank(

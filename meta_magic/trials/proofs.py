@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import cache, partial, wraps
 from types import FrameType, MethodWrapperType
 from typing import Any, Final, NamedTuple, TypeAlias
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,8 @@ from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
 from meta_magic.cost.advice.advice_records import Advice, Proof
-from meta_magic.cost.advice.advisors import find_advice
+from meta_magic.cost.advice.advisors import collect_evidence, find_advice
+from meta_magic.cost.advice.world_advice import measure
 from meta_magic.cost.memory_timeline import take_sample
 from meta_magic.errors import TrialError
 from meta_magic.recording.identities.call_sites import (
@@ -119,6 +120,54 @@ KERNELS: Final = [
 ]
 
 
+def _reduce_at_once(advice: Advice) -> Act:
+    """Reduce the tensors of a row of calls as one, at the last of these."""
+    waiting: list[Tensor] = []
+
+    def reduce(function: Any, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        waiting.append(tensor)
+        if len(waiting) < len(advice.call_sites):
+            return SENT_LATER
+        flat = torch.cat([one.flatten() for one in waiting])
+        work = function(flat, *args, **kwargs)
+        parts = flat.split([one.numel() for one in waiting])
+        for one, part in zip(waiting, parts, strict=True):
+            one.copy_(part.view_as(one))
+        waiting.clear()
+        return work
+
+    return reduce
+
+
+class SentLater(NamedTuple):
+    """The work of a call that a later one does, too."""
+
+    wait: Callable[[], bool] = lambda: True
+
+
+SENT_LATER: Final = SentLater()
+
+
+def _gather_once(_: Advice) -> Act:
+    """Share the first result where what is gathered is unchanged."""
+    known: dict[object, list[ref[Tensor]]] = {}
+
+    def gather(
+        function: Any, made: Any, part: Tensor, *args: Any, **kwargs: Any
+    ) -> Any:
+        results = made if isinstance(made, list) else [made]
+        key = part.untyped_storage()._cdata, part._version, len(results)
+        former = [one() for one in known.get(key, ())]
+        if not former or any(one is None for one in former):
+            known[key] = [ref(one) for one in results]
+            return function(made, part, *args, **kwargs)
+        for one, first in zip(results, former, strict=True):
+            one.set_(first)
+        return SENT_LATER
+
+    return gather
+
+
 def _empty_parameters(advice: Advice) -> Act:
     """Make parameters without elements; of a tied layer its weight alone."""
     least = MATRIX if advice.kind == "tying" else 0
@@ -173,7 +222,9 @@ ACTS: Final[Mapping[str, Callable[[Advice], Act]]] = {
     "copy": lambda _: lambda _function, copied, *_, **__: copied,
     "dtype": _narrow_factories,
     "leak": lambda _: lambda call, *args, **kwargs: call(*args, **kwargs).detach(),
+    "gathered": _gather_once,
     "no gradient": _empty_parameters,
+    "separate reductions": _reduce_at_once,
     "tying": _empty_parameters,
 }
 """The replacement of the calls of an advice, by the kind of advice."""
@@ -238,11 +289,13 @@ class Needs(NamedTuple):
 
     Attributes:
         nbytes: Bytes at the peak, on the device that holds most.
+        seconds: Estimated seconds of its communication.
         found: Kind and lines of each advice on it.
     """
 
     nbytes: int
     flops: int
+    seconds: float
     found: frozenset[tuple[str, tuple[int, ...]]]
 
 
@@ -299,16 +352,19 @@ def _begin(trace: Trace) -> BaselineRun:
 def _judge(advice: Advice, before: Needs, after: Needs) -> Iterator[Advice]:
     """Yield advice with a proof, by the needs of the block without and with it."""
     is_repeated = (advice.kind, advice.lines) in after.found
-    is_gone = not (is_repeated or advice.peak_nbytes)
+    is_faster = advice.seconds > 0 and after.seconds < before.seconds
+    is_gone = not (is_repeated or advice.peak_nbytes or advice.seconds)
     spared = before.flops - after.flops
     if advice.kind in EXACT_FLOPS and spared not in {0, advice.flops}:
         reason = f"with {advice.choice!r} the block computes something else"
         yield replace(advice, unproven=reason)
-    elif after.nbytes < before.nbytes or is_gone:
+    elif after.nbytes < before.nbytes or is_faster or is_gone:
         proof = Proof(
             choice=str(advice.choice),
             before_nbytes=before.nbytes,
             after_nbytes=after.nbytes,
+            before_seconds=before.seconds,
+            after_seconds=after.seconds,
         )
         yield replace(advice, proof=proof)
     elif is_repeated:
@@ -321,4 +377,5 @@ def _read_needs(again: Trace, _: Mapping[str, object], n_above: int = 0) -> Need
         (advice.kind, tuple(line - n_above for line in advice.lines))
         for advice in find_advice(again)
     )
-    return Needs(take_sample(again).peak_nbytes, again.flops, found)
+    seconds = measure(collect_evidence(again), again.sent)[0]
+    return Needs(take_sample(again).peak_nbytes, again.flops, seconds, found)

@@ -18,8 +18,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from torch import distributed
 
 from meta_magic.errors import WorldError
-from meta_magic.ranks.nursery import run_side_by_side
-from meta_magic.ranks.recorded_ranks import Ranks, enter_main, record_rank
+from meta_magic.ranks.rank_proofs import changed
+from meta_magic.ranks.recorded_ranks import (
+    Ranks,
+    enter_main,
+    record_all,
+    record_rank,
+)
 from meta_magic.replaying.real_rank import RealRank, RealSent
 from meta_magic.replaying.verify import COLUMNS
 from meta_magic.torch_private.distributed import has_group
@@ -205,8 +210,7 @@ def record_block_ranks(
         "path": sys.path,
         "options": rerun.options,
     }
-    recorded = run_side_by_side(record_cell, given, chosen, timeout, trace.source)
-    return Ranks(recorded)
+    return record_all(record_cell, given, chosen, timeout, trace.source)
 
 
 def split_own(rerun: Rerun, n_above: int) -> tuple[ast.Module, ast.Module]:
@@ -232,4 +236,5 @@ def record_cell(rank: int, peers: Peers, given: dict[str, Any]) -> Trace:
             raise WorldError(f"an earlier cell raises {earlier.error}")
     source = CellSource(text=given["text"], file=given["file"])
     options = options._replace(peers=peers)
-    return record_rank(given["block"], given["file"], options, variables, source)
+    with changed(given["change"]):
+        return record_rank(given["block"], given["file"], options, variables, source)

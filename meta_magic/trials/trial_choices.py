@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, ExitStack
 from fnmatch import fnmatchcase
 from functools import partial, wraps
 from typing import Any, Final, NamedTuple, TypeAlias
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -280,6 +280,63 @@ def _shard_optimizers(*_: str) -> None:
     _replace_optimizers(shard, {*_list_optimizers()})
 
 
+def _replace_fully_shard(make: Callable[[Any], Any]) -> None:
+    """Have ``fully_shard``, by whatever name, do what ``make`` makes of it."""
+    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415  not in each build
+
+    shard: Any = fully_shard
+    for cell in shard.__closure__:  # its wrapper's, which calls the function in a cell
+        if cell.cell_contents is shard.__wrapped__:
+            cell.cell_contents = make(cell.cell_contents)
+
+
+def _shard_roots(*_: str) -> None:
+    """Shard the whole of each model of which modules are sharded, before it is used."""
+    options: list[dict[str, Any]] = []
+    sharded = WeakSet[nn.Module]()
+
+    def replace(shard: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(shard)
+        def shard_noted(module: Any, *args: Any, **kwargs: Any) -> Any:
+            sharded.update([module] if isinstance(module, nn.Module) else module)
+            options[:] = [kwargs]
+            return shard(module, *args, **kwargs)
+
+        return shard_noted
+
+    def wrap(method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def use(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if module not in sharded and any(m in sharded for m in module.modules()):
+                fully_shard(module, **options[-1])
+            return method(module, *args, **kwargs)
+
+        return use
+
+    _replace_fully_shard(replace)
+    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415  as above
+
+    # ``fully_shard`` itself asks for named parameters.
+    for name in ("__call__", "parameters"):
+        setattr(nn.Module, name, wrap(getattr(nn.Module, name)))
+
+
+def _shard_coarsely(*_: str) -> None:
+    """Leave modules without modules of their own to what is sharded around them."""
+
+    def replace(shard: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(shard)
+        def shard_others(module: Any, *args: Any, **kwargs: Any) -> Any:
+            is_one = isinstance(module, nn.Module)
+            if is_one and not any(True for _ in module.children()):
+                return module
+            return shard(module, *args, **kwargs)
+
+        return shard_others
+
+    _replace_fully_shard(replace)
+
+
 def _list_optimizers() -> list[type[Optimizer]]:
     found = vars(torch.optim).values()
     return [
@@ -298,6 +355,8 @@ CHOICES: Final[Mapping[str, ChoiceKind]] = {
     "8-bit": ChoiceKind(lambda *_: _use_optimizer(PackedAdam)),
     "paged 8-bit": ChoiceKind(lambda *_: _use_optimizer(PackedAdam, is_paged=True)),
     "zero": ChoiceKind(_shard_optimizers),
+    "sharded root": ChoiceKind(_shard_roots),
+    "coarser shards": ChoiceKind(_shard_coarsely),
 }
 """All choices but accumulation, by name."""
 

@@ -7,17 +7,21 @@ from meta_magic.trace.units import format_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """The peaks of the block recorded again, as it is and with one change.
+    """What the block recorded again needs, as it is and with one change.
 
     Attributes:
         choice: The change, such as ``fused``.
         before_nbytes: Bytes at the peak without it, on the device that needs most.
         after_nbytes: Bytes at the peak with it.
+        before_seconds: Estimated seconds of communication without it, in a world.
+        after_seconds: The same with it.
     """
 
     choice: str
     before_nbytes: int
     after_nbytes: int
+    before_seconds: float = 0.0
+    after_seconds: float = 0.0
 
     @property
     def saved_nbytes(self) -> int:
@@ -26,7 +30,13 @@ class Proof:
 
     def __str__(self) -> str:
         before, after = map(format_bytes, (self.before_nbytes, self.after_nbytes))
-        return f"{before} at the peak, {after} with {self.choice}"
+        if self.before_seconds == self.after_seconds:
+            return f"{before} at the peak, {after} with {self.choice}"
+        one, other = (s * 1e6 for s in (self.before_seconds, self.after_seconds))
+        return (
+            f"{before} at the peak and {one:,.0f} us of communication, {after} and "
+            f"{other:,.0f} us with {self.choice}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +50,7 @@ class Advice:
         nbytes: Bytes of the storages that are not needed.
         peak_nbytes: Bytes by which the peak of the fullest device would be lower.
         flops: FLOPs that are not needed; negative if the advice costs FLOPs.
+        seconds: Estimated seconds of communication that are not needed.
         choice: The change to record the block again with; None if that cannot help.
         call_sites: The calls that the choice changes, as in ``Program.call_sites``.
         proof: The peaks with and without the choice; None if nothing was recorded.
@@ -53,6 +64,7 @@ class Advice:
     nbytes: int = 0
     peak_nbytes: int = 0
     flops: int = 0
+    seconds: float = 0.0
     choice: str | None = None
     call_sites: tuple[int, ...] = ()
     proof: Proof | None = None

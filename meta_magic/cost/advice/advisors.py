@@ -23,6 +23,7 @@ from meta_magic.cost.advice.wasted_tensors import (
 from meta_magic.cost.advice.world_advice import (
     find_gathered_twice,
     find_replicated_states,
+    find_separate_reductions,
     find_small_messages,
     find_whole_parameters,
 )
@@ -45,6 +46,7 @@ ADVISORS: Final[Mapping[str, Callable[[Evidence], Iterator[Advice]]]] = {
     "unsharded": find_whole_parameters,
     "gathered": find_gathered_twice,
     "small messages": find_small_messages,
+    "separate reductions": find_separate_reductions,
 }
 """The rule of each kind of advice."""
 
