@@ -133,10 +133,10 @@ def run_script(request: Request) -> Iterator[BlockResult]:
         yield run_alone(request)[0]
         return
     try:
-        ranks = read_ranks(settings["ranks"], size)
-        seconds = request.seconds + request.grace
         path = request.subject.path
         code = "" if path is None else path.read_text("utf-8", errors="replace")
+        ranks = read_ranks(settings["ranks"], size, code)
+        seconds = request.seconds + request.grace
         results = run_side_by_side(
             run_rank, request, ranks, seconds, code, is_check=True
         )

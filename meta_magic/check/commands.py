@@ -216,8 +216,8 @@ def add_run_options(add: Callable[..., Any]) -> None:
     add(
         "--ranks",
         metavar="RANKS",
-        help='ranks to run: "0,7", all, or differing (the first two, the last, and '
-        "each that a recorded rank waits for); a hang is an error (default: 0)",
+        help='ranks to run: "0,7", all, or differing (the first two, the last, '
+        "those that the script names, each that a recorded rank waits for); a hang is an error (default: 0)",
     )
     add(
         "--per-node",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from torch import distributed, nn
@@ -18,9 +18,7 @@ from meta_magic.cost.advice.advisors import collect_evidence
 from meta_magic.cost.advice.world_advice import measure
 from meta_magic.errors import WorldError
 from meta_magic.ranks.rank_advice import advise_ranks
-
-if TYPE_CHECKING:
-    from meta_magic.ranks.recorded_ranks import Ranks
+from meta_magic.trace.trace import Trace
 
 
 def seed_ranks(_: nn.Module) -> None:
@@ -65,7 +63,8 @@ def changed(kind: str | None) -> Iterator[None]:
 
 
 def prove_ranks(
-    ranks: "Ranks", record_again: "Callable[[str], Ranks] | None"
+    ranks: Mapping[int, Trace],
+    record_again: Callable[[str], Mapping[int, Trace]] | None,
 ) -> Iterator[Advice]:
     """Yield the advice on ranks with its proof, or why there is none."""
     for advice in advise_ranks(ranks):
@@ -93,7 +92,7 @@ def prove_ranks(
         yield replace(advice, choice=choice, proof=proof)
 
 
-def weigh(ranks: "Ranks") -> tuple[int, float]:
+def weigh(ranks: Mapping[int, Trace]) -> tuple[int, float]:
     """Return the largest peak of some ranks, and the longest communication."""
     return (
         max(trace.memory.peak_nbytes for trace in ranks.values()),

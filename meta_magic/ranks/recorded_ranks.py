@@ -242,8 +242,9 @@ def record_ranks(
     Args:
         script: Path of a Python script, as torchrun would run it.
         world: How many ranks there are.
-        ranks: Which are recorded: ``"differing"`` for the first two, the last, and
-            those that one of them waits for; ``"all"``; ``"0,7"``; or a sequence.
+        ranks: Which are recorded: ``"differing"`` for the first two, the last,
+            those with which the script compares a rank (``if rank == 5``), and those
+            that one of them waits for; ``"all"``; ``"0,7"``; or a sequence.
         args: Arguments of the script.
         per_node: Ranks of one machine; 8 by default, or all if fewer.
         timeout: Seconds that each process may take, from its own start.
@@ -269,8 +270,8 @@ def record_ranks(
         "args": list(args),
         "options": {**options, "world": world, "per_node": per_node},
     }
-    chosen = read_ranks(ranks, world)
     code = path.read_text("utf-8", errors="replace")
+    chosen = read_ranks(ranks, world, code)
     return record_all(record_script, given, chosen, timeout, code)
 
 

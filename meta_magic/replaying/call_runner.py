@@ -288,6 +288,20 @@ class CallRunner:
                 self.memory.held[storage].tensors.clear()
         return tensors_in(returned)
 
+    def make_part(
+        self, call: Call, draw: Draw, given: list[Tensor], part: range
+    ) -> list[Tensor]:
+        """Draw a part of the elements of a tensor; skip the words of all others."""
+        device, numel = call.device_on(self.device), given[0].numel()
+        n_before, n_own, n_words = (
+            count_words(call, self.device, n) or 0
+            for n in (part.start, len(part), numel)
+        )
+        generator = self.streams.prepare(draw, device, n_before)
+        self._call(call, [given[0].view(-1)[part.start : part.stop]], generator)
+        self.streams.skip(draw, device, n_words - n_before - n_own)
+        return given
+
     def use_up(self, call: Call, draw: Draw, pieces: Iterable[list[Tensor]]) -> None:
         """Advance the generator as a call does, by it or by skipping its words."""
         device, n_words = call.device_on(self.device), count_words(call, self.device)

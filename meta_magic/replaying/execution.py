@@ -37,8 +37,9 @@ from meta_magic.replaying.kept import Content, RawMemory
 from meta_magic.replaying.plan import plan_replay
 from meta_magic.replaying.program_calls import Call, ProgramCalls
 from meta_magic.replaying.steps import Plan, Request, Step, StepKind
-from meta_magic.replaying.streams import Streams, split_draw
+from meta_magic.replaying.streams import Streams, find_part, split_draw
 from meta_magic.trace.program import EarlierEnd, Import, Program
+from meta_magic.trace.signature import span_nbytes
 
 Fact = TypeVar("Fact")
 
@@ -54,6 +55,7 @@ class ProgramReplay(CallRunner):
     ) -> None:
         program = self.program = recorded.program
         self.plan: Plan = plan_replay(recorded, request, device)
+        self._parts = find_parts(self.plan, device)
         given = self.plan.given - recorded.constants.keys()
         self.imports = [i for i in program.imports if i.storage in given]
         draws = [step.draw for step in self.plan.steps if step.draw is not None]
@@ -152,7 +154,11 @@ class ProgramReplay(CallRunner):
                 self.use_up(call, step.draw, self._make_scratch(call))
         else:
             inputs = self.read_inputs(call)
-            outputs = self.make(call, step.draw, inputs)
+            part = self._parts.get(call.number)
+            if part is not None and step.draw is not None:
+                outputs = self.make_part(call, step.draw, inputs, part)
+            else:
+                outputs = self.make(call, step.draw, inputs)
             retained = self.plan.retained
             self.keep_outputs(call, inputs, outputs, step.frees, retained)
 
@@ -171,6 +177,38 @@ class ProgramReplay(CallRunner):
             for tensor in scratch:
                 tensor.fill_(1)  # valid as a probability, mean, deviation and weight
         yield scratch
+
+
+def find_parts(plan: Plan, device: torch.device) -> dict[int, range]:
+    """Return the elements to draw, by call, where later steps read only some.
+
+    Of each parameter of ``fully_shard(model)`` a process keeps a few rows.
+    """
+    kept, sizes = plan.wanted | plan.retained, plan.recorded.nbytes_by_storage
+    needed: dict[int, tuple[int, int]] = {}  # the bytes that later steps read
+    found = {}
+    for step in reversed(plan.steps):
+        call = step.call
+        if step.kind != StepKind.RUN or call.signature.is_view:
+            continue
+        is_filled = step.draw is not None and len(call.inputs) == 1
+        if is_filled and call.fills(0, sizes[call.inputs[0]]):
+            first, end = needed.pop(call.inputs[0], (0, 0))
+            itemsize = call.drawn.dtype.itemsize
+            is_part = end and call.inputs[0] not in kept
+            part = find_part(call, first // itemsize, -(-end // itemsize), device)
+            if part is not None and is_part:
+                found[call.number] = part
+            continue
+        for index in call.usage.read:
+            storage, geometry = call.inputs[index], call.signature.inputs[index]
+            first = (geometry.storage_offset or 0) * geometry.dtype.itemsize
+            before, after = needed.get(storage, (first, 0))
+            end = max(after, span_nbytes(geometry))
+            needed[storage] = min(before, first), end
+        for storage in call.written:
+            needed[storage] = 0, sizes[storage]
+    return found
 
 
 class Execution:

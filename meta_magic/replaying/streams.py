@@ -75,18 +75,21 @@ class Streams:
                 self._advance_skipped(number)
                 yield number, last, generator.get_state()
 
-    def prepare(self, draw: Draw, device: torch.device) -> Generator:
-        """Return the generator of a draw, in its state before the draw."""
+    def prepare(self, draw: Draw, device: torch.device, n_words: int = 0) -> Generator:
+        """Return the generator of a draw, ``n_words`` words after its begin."""
         generator = self._open_at(draw, device)
+        self._skip_words(draw, generator, n_words)
         self._advance_skipped(draw.generator)
         return generator
 
     def skip(self, draw: Draw, device: torch.device, n_words: int) -> None:
-        """Skip a draw of ``n_words`` words."""
-        generator = self._open_at(draw, device)
+        """Skip a draw of ``n_words`` words, or as many at its end."""
+        self._skip_words(draw, self._open_at(draw, device), n_words)
+        self.note(draw)
+
+    def _skip_words(self, draw: Draw, generator: Generator, n_words: int) -> None:
         _, before = self._skipped.get(draw.generator, (generator, 0))
         self._skipped[draw.generator] = generator, before + n_words
-        self.note(draw)
 
     def _advance_skipped(self, number: int) -> None:
         if number in self._skipped:
@@ -237,7 +240,7 @@ MUCH: Final = 2**16  # elements from which on a measurement pays; it takes 2 ms
 
 MAX_DRAWN: Final = 2**20  # numbers that are drawn at a time, to be thrown away
 
-MIN_JUMP: Final = 2**23
+MIN_JUMP: Final = 2**21
 """Words from which on advancing a generator is faster than drawing them."""
 
 
@@ -251,8 +254,33 @@ class Count(NamedTuple):
 counts: dict[object, Count | None] = {}
 
 
-def count_words(call: Call, device: torch.device) -> int | None:
+PARTED: Final = frozenset({"aten.uniform_.default", "aten.normal_.default"})
+"""Operators that draw the same numbers for a part of their elements as for all."""
+
+
+def find_part(call: Call, first: int, end: int, device: torch.device) -> range | None:
+    """Return the elements to draw if only some are needed; None if that is no use.
+
+    Whole groups; of ``normal_`` the last group overlaps with the one before.
+    """
+    numel = prod(call.drawn.shape)
+    first -= first % GROUP
+    end += -end % GROUP
+    end = numel if end > numel - GROUP else end
+    first = min(first, max(0, end - GROUP))
+    is_use = call.operator.name in PARTED and numel >= MUCH and end - first < numel
+    is_use = is_use and not call.drawn.storage_offset
+    is_known = is_use and count_words(call, device) is not None
+    return range(first, end) if is_known else None
+
+
+def count_words(
+    call: Call, device: torch.device, numel: int | None = None
+) -> int | None:
     """Return how many words of 32 bits a call draws on the CPU; None if not certain.
+
+    With ``numel``, a count of at least 16 elements with the same rest of groups, it is
+    the number of words for as many.
 
     The count is measured in this process: another build of torch may draw otherwise.
     The listed operators draw for one element after the other, or for groups of 16.
@@ -262,7 +290,8 @@ def count_words(call: Call, device: torch.device) -> int | None:
     is_listed = call.operator.name in LINEAR or never_rejects(call)
     if not is_listed or call.device_on(device).type != "cpu":
         return None
-    geometry, numel = call.drawn, math.prod(call.drawn.shape)
+    geometry = call.drawn
+    numel = math.prod(geometry.shape) if numel is None else numel
     if numel < GROUP or not (is_in_order(geometry) and can_advance()):
         return None
     n_groups, rest = divmod(numel, GROUP)

@@ -36,6 +36,8 @@ N: Final = 624
 M: Final = 397
 DEGREE: Final = 19937
 TWIST: Final = 0x9908B0DF
+AT_ONCE: Final = 4
+"""Coefficients of a polynomial that are applied together: a hexadecimal digit."""
 HIGH: Final = np.uint32(1 << 31)
 LOW: Final = np.uint32(HIGH - 1)
 
@@ -90,11 +92,15 @@ def jump(block: Words, n_blocks: int) -> Words:
     the highest bit is part of the state.
     """
     polynomial = power(N * n_blocks - 1)
-    words = np.concatenate([*make_blocks(block, polynomial.bit_length() // N + 2)])
+    n_digits = -(-polynomial.bit_length() // AT_ONCE)
+    n_words = n_digits * AT_ONCE + N
+    words = np.concatenate([*make_blocks(block, n_words // N + 2)])
+    sums = [np.zeros(n_words, np.uint32)]  # of words by the coefficients that add them
+    for i in range(AT_ONCE):
+        sums += [one ^ words[i + 1 : i + 1 + n_words] for one in sums]
     jumped = np.zeros(N, np.uint32)
-    digits = np.frombuffer(f"{polynomial:b}".encode(), np.uint8)[::-1]
-    for i in np.flatnonzero(digits == ord("1")).tolist():
-        jumped ^= words[i + 1 : i + 1 + N]
+    for at, digit in enumerate(reversed(f"{polynomial:0{n_digits}x}")):
+        jumped ^= sums[int(digit, 16)][at * AT_ONCE : at * AT_ONCE + N]
     return jumped
 
 

@@ -7,12 +7,13 @@ and a replay long after the block, know it. Read :class:`World` and :func:`name_
 What the recorded process sends is :class:`Sent`, by :func:`list_sent`.
 """
 
+import ast
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meta_magic.torch_private.distributed import has_group
@@ -104,14 +105,41 @@ def read_world(
     return World(size, rank, per_node)
 
 
-def read_ranks(ranks: str | Sequence[int], world: int) -> tuple[int, ...]:
+MAX_NAMED: Final = 8
+
+
+def find_named_ranks(code: str) -> Iterator[int]:
+    """Yield the numbers that code compares a rank with: ``if rank == 5``."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            sides = (node.left, *node.comparators)
+            is_order = any(isinstance(o, (ast.Lt, ast.GtE)) for o in node.ops)
+            parts = [part for side in sides for part in ast.walk(side)]
+            names = [getattr(p, "id", getattr(p, "attr", "")) for p in parts]
+            numbers = [p.value for p in parts if isinstance(p, ast.Constant)]
+            for number in numbers if any("rank" in name for name in names) else ():
+                if type(number) is int:
+                    yield from (number - 1, number) if is_order else (number,)
+
+
+def read_ranks(
+    ranks: str | Sequence[int], world: int, code: str = ""
+) -> tuple[int, ...]:
     """Return the ranks that a user names, in order.
+
+    Those that differ are the first two, the last, and those that the code names.
 
     Raises:
         ValueError: There is no such rank.
     """
     if ranks == "differing":
-        return tuple(sorted({0, min(1, world - 1), world - 1}))
+        named = (r for r in find_named_ranks(code) if 1 < r < world - 1)
+        few = islice(dict.fromkeys(named), MAX_NAMED)
+        return tuple(sorted({0, min(1, world - 1), world - 1, *few}))
     if ranks == "all":
         return tuple(range(world))
     if isinstance(ranks, str):

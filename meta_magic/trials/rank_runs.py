@@ -188,7 +188,7 @@ def record_block_ranks(
             "only a cell with %%meta --world is recorded as other ranks: use "
             "meta_magic.record_ranks() for a script"
         )
-    chosen = read_ranks(ranks, world.size)
+    chosen = read_ranks(ranks, world.size, trace.source)
     joined = join_slice(trace)
     whole = rerun if joined is None else joined.rerun
     before, own = split_own(whole, 0 if joined is None else joined.n_above)

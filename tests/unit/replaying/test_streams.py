@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from meta_magic import record
 from meta_magic.replaying import streams
+from meta_magic.replaying.execution import find_parts
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.steps import StepKind
 from meta_magic.replaying.streams import advance_generator, count_words, split_draw
@@ -339,3 +340,40 @@ def test_draws_after_skipped_ones_are_bit_equal(seed, min_jump, monkeypatch):
     with record() as trace:
         made = draw_much(40, seed)
     assert torch.equal(replay(trace, made)[0], real)
+
+
+DRAWS = [torch.Tensor.uniform_, torch.Tensor.normal_]
+ROWS = [slice(100, 200), slice(0, 1), slice(-1, None), slice(250, 257)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("fill", DRAWS)
+def test_of_a_large_draw_the_rows_that_are_read_are_drawn(fill, rows, dtype):
+    def build():
+        kept = [fill(torch.empty(257, 301, dtype=dtype))[rows].clone() for _ in "ab"]
+        return [*kept, torch.rand(3)]
+
+    with record() as trace:
+        made = build()
+    parts = find_parts(plan(trace, *made), CPU)
+    start, stop, _ = rows.indices(257)
+    for part in parts.values():
+        assert part.start <= start * 301
+        assert stop * 301 <= part.stop <= min(257 * 301, stop * 301 + 15)
+        assert len(part) <= (stop - start) * 301 + 30
+    assert len(parts) == 2
+    torch.manual_seed(0)
+    expected = build()
+    with record() as trace:
+        torch.manual_seed(0)
+        made = build()
+    for real, wanted in zip(replay(trace, *made), expected, strict=True):
+        assert_same_tensor(real, wanted)
+
+
+@pytest.mark.parametrize("use", [torch.sum, lambda x: x.mul_(2)[:9]])
+def test_a_large_draw_that_is_read_as_a_whole_is_made_as_a_whole(use):
+    with record() as trace:
+        made = use(torch.empty(1024, 128).uniform_()).clone()
+    assert find_parts(plan(trace, made), CPU) == {}
