@@ -217,7 +217,8 @@ def add_run_options(add: Callable[..., Any]) -> None:
         "--ranks",
         metavar="RANKS",
         help='ranks to run: "0,7", all, or differing (the first two, the last, '
-        "those that the script names, each that a recorded rank waits for); a hang is an error (default: 0)",
+        "those that the script names, each that a recorded rank waits for); a hang is "
+        "an error (default: 0)",
     )
     add(
         "--per-node",

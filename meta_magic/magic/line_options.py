@@ -122,8 +122,9 @@ OPTIONS: Final = (
         metavar="RANKS",
         values=("differing", "all"),
         help="Also record these ranks: all, numbers (0,7), or differing (0, 1, the "
-        "last, those that the cell names, and each that one of these waits for). Each is recorded in a process of "
-        "its own, with the earlier cells that the cell rests on.",
+        "last, those that the cell names, and each that one of these waits for). Each "
+        "is recorded in a process of its own, with the earlier cells that the cell "
+        "rests on.",
         example="%%meta --world 8 --ranks 0,7",
     ),
     Option(

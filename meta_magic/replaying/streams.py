@@ -368,8 +368,8 @@ def advance_generator(generator: Generator, n_words: int) -> None:
         if state is not None:
             generator.set_state(state)
             return
-    scratch = torch.empty(min(n_words, MAX_DRAWN), dtype=torch.float32)
-    for start in range(0, n_words, MAX_DRAWN):
+    scratch = torch.empty(min(n_words, MUCH), dtype=torch.float32)  # fits a cache
+    for start in range(0, n_words, MUCH):
         scratch[: n_words - start].uniform_(generator=generator)
 
 
