@@ -34,6 +34,7 @@ from meta_magic.recording.identities.call_sites import (
     FrameKinds,
     describe_function,
 )
+from meta_magic.torch_private.tensor_internals import address_of_storage, version_of
 from meta_magic.trace.program import Program
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.slices import join_slice
@@ -156,7 +157,8 @@ def _gather_once(_: Advice) -> Act:
         function: Any, made: Any, part: Tensor, *args: Any, **kwargs: Any
     ) -> Any:
         results = made if isinstance(made, list) else [made]
-        key = part.untyped_storage()._cdata, part._version, len(results)
+        address = address_of_storage(part.untyped_storage())
+        key = address, version_of(part), len(results)
         former = [one() for one in known.get(key, ())]
         if not former or any(one is None for one in former):
             known[key] = [ref(one) for one in results]
