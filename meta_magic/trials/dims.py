@@ -295,13 +295,14 @@ def find_dims(trace: Trace, specs: Sequence[str]) -> Dims:
     values = {spec: recordings.read_size(spec) for spec in specs}
     moves = Moves(runs, values)
     own, usual = read_calls(trace), moves.usual
-    if [own.kinds[n] for n in own.signatures] != [
-        usual.kinds[n] for n in usual.signatures
-    ]:
+    if own.list_ops() != usual.list_ops():
         raise TrialError("the block does not do the same when it runs again")
+    pairs = zip(own.align(own), usual.align(usual), strict=True)
+    drawn = {row for row, (one, other) in enumerate(pairs) if one != other}
     caveats = [*moves.move_each(trace)]
     moves.move_together()
-    tensors = [*list_tensors(trace.program)]
+    every = list_tensors(trace.program)
+    tensors = [use for use in every if use.call not in drawn]  # sizes by value
     fitted = fit_all(moves, tensors)
     poor = {
         n for seen, text in fitted.items() if not text for n in moves.find_movers(seen)
@@ -325,6 +326,8 @@ def find_dims(trace: Trace, specs: Sequence[str]) -> Dims:
         for name in values
         if name not in used and moves.list_moves(name)
     ]
+    if drawn:
+        caveats.append("sizes that depend on values are shown as numbers")
     if moves.is_over and not all(fitted.values()):
         n = sum(not text for text in fitted.values())
         caveats.append(

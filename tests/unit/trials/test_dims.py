@@ -133,6 +133,17 @@ def test_calls_between_two_loops_are_compared_line_by_line():
     assert align("absscd", "abscd", "011123", "01123") == [0, 1, 2, 4, 5]
 
 
+def test_sizes_that_depend_on_drawn_values_are_numbers():
+    with record(dims="B") as trace:
+        B = 40
+        x = torch.randn(B, 3)
+        y = x[x > 0]
+        z = x @ x.T
+    assert trace.shape(z) == "[B, B]"
+    assert trace.shape(y) == f"[{len(y)}]"
+    assert "depend on values" in str(trace.dims)
+
+
 def test_a_product_of_rounded_sizes_has_a_formula():
     with record(dims="S,P") as trace:
         S, P = 32, 8
