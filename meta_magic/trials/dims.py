@@ -432,12 +432,19 @@ class NamedTrace(Trace):
     def notes(self) -> tuple[Note, ...]:
         """The notes of the trace, and which names have no formulas."""
         own = (Note(kind="dims", text=text, line=None) for text in self.texts)
-        return (*self.plain.notes, *own)
+        return (*self._name(self.plain.notes), *own)
 
     @property
     def wrong(self) -> tuple[Note, ...]:
         """What runs and is wrong."""
-        return self.plain.wrong
+        return self._name(self.plain.wrong)
+
+    def _name(self, notes: tuple[Note, ...]) -> tuple[Note, ...]:
+        """Return notes with the texts that the rules write of shapes by name."""
+        found = {(one.kind, one.line): one for one in super().wrong} if notes else {}
+        texts = [found.get((one.kind, one.line), one).text for one in notes]
+        pairs = zip(notes, texts, strict=True)
+        return tuple(replace(one, text=text) for one, text in pairs)
 
 
 def name_trace(trace: Trace) -> Trace:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 def size_of(axis: Axis) -> int:
-    """Return the size of a dimension."""
-    return prod([size for _, size in axis])
+    """Return the size of a dimension; of one atom its own, which may have a name."""
+    return axis[0][1] if len(axis) == 1 else prod([size for _, size in axis])
 
 
 class Axes:

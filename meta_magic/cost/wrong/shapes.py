@@ -305,8 +305,8 @@ def find_scrambles(flow: Flow) -> Iterator[Mistake]:
         ]
         if not mixed or is_skew(flow, call):
             continue
-        before, after = mixed[0]
-        sizes = tuple(size for _, size in before)
+        sizes = format_shape([size for _, size in mixed[0].before])
+        after = format_shape(mixed[0].after)
         yield Mistake(
             call,
             f"{call.label} of {format_shape(call.shapes[0])} to "

@@ -1,6 +1,6 @@
 """Shapes by name, found by recording again with other values."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -9,8 +9,9 @@ from torch import nn
 from meta_magic import record
 from meta_magic.errors import TrialError
 from meta_magic.trials import dims
-from meta_magic.trials.dims import Calls
+from meta_magic.trials.dims import Calls, name_trace
 from meta_magic.trials.size_formulas import choose, propose
+from tests.conformance.recorded_cells import record_cell
 
 
 def test_names_of_one_value_are_told_apart_as_each_moves_alone():
@@ -131,6 +132,16 @@ def test_calls_between_two_loops_are_compared_line_by_line():
     assert align("asstbuuc", "astbuc") == [0, 1, None, None, 6, 7]
     assert align("asstbuuc", "astbuc", "01112333", "011233") == [0, 1, 3, 4, 5, 7]
     assert align("absscd", "abscd", "011123", "01123") == [0, 1, 2, 4, 5]
+
+
+def test_notes_on_mistakes_have_shapes_by_name():
+    text = "import torch\nB, T, D = 4, 6, 16\nx = torch.randn(B, T, D).view(B, D, T)\n"
+    trace = record_cell(f"{text}y = torch.nn.Linear(T, D)(x)", "<named>")
+    options = trace.rerun.options._replace(dims=("B", "T", "D"))
+    named = name_trace(replace(trace, rerun=replace(trace.rerun, options=options)))
+    (note,) = named.wrong
+    mixed = "mixes dimensions: (T, D) are dealt out as (D, T)"
+    assert note.text.startswith(f"view of (B, T, D) to (B, D, T) {mixed}")
 
 
 def test_sizes_that_depend_on_drawn_values_are_numbers():
