@@ -265,7 +265,7 @@ EDITS: Final[Mapping[str, Sequence[Edits]]] = {
     "other step": (rewrite, lambda lines: move(lines, "lr_sch", "optim.")),
     "loss size": (squeeze_operands,),
     "broadcast": (squeeze_operands,),
-    "size one": (change_softmax_dim,),
+    "size one": (rewrite, change_softmax_dim),
     "softmax dimension": (change_softmax_dim,),
     "normalized dimension": (
         change_softmax_dim,

@@ -222,6 +222,7 @@ REWRITES: Final[Mapping[str, Sequence[tuple[str, ...]]]] = {
             "[copy.deepcopy(one) for _ in range(C) for one in (A, B)]",
         ),
     ),
+    "size one": (("torch.sigmoid(A).argmax(1)", "(A > 0).squeeze(1)"),),
     "not called": (("A.B", "W"),),
     "frozen attribute": (("A.B = C", "W"),),
     "second name": (("A = B", "A = W"),),
