@@ -41,6 +41,7 @@ class Part:
         output: Shape that its first call returned; None if it was not called.
         n_parameters: Numbers in all parameters below it, tied ones counted once.
         children: The modules in it.
+        first_call: The number of the first call of it or of what is in it; -1 for none.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Part:
     output: tuple[int, ...] | None
     n_parameters: int
     children: tuple["Part", ...]
+    first_call: int = -1
 
     @cached_property
     def structure(self) -> int:
@@ -137,6 +139,9 @@ def _read_part(trace: Trace, node: ModuleNode, path: str) -> Part:
         for child in node.children
     )
     own = [t for t in node.tensors if t.kind == "parameter" and t.tied_to is None]
+    called = [one.first_call for one in children if one.first_call >= 0]
+    if node.first_call is not None:
+        called.append(node.first_call)
     return Part(
         name=node.name,
         path=path,
@@ -150,6 +155,7 @@ def _read_part(trace: Trace, node: ModuleNode, path: str) -> Part:
         output=call.outputs[0][1].shape if call and call.outputs else None,
         n_parameters=sum(t.numel for t in own) + sum(c.n_parameters for c in children),
         children=children,
+        first_call=min(called, default=-1),
     )
 
 

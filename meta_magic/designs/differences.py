@@ -7,7 +7,7 @@ comparisons of plain records. Read :func:`compare` first.
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import groupby
+from itertools import groupby, islice
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -64,6 +64,24 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    """Modules that were removed together, and where in the design after they were.
+
+    Attributes:
+        text: Their names and class: ``h.8-11: 4 x GPT2Block``.
+        above: The name of the module after that they were in; "" for roots.
+        previous: The sibling that was called before them, by its name after; "" for
+            none.
+        next: The sibling that was called after them.
+    """
+
+    text: str
+    above: str
+    previous: str
+    next: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """What differs between two designs; ``print`` shows it.
 
@@ -75,6 +93,7 @@ class Difference:
             after.
         device: The device of ``seconds``.
         marks: The kind of the change by the name of each module after.
+        removed: Where in the design after the modules were that it lacks.
         after: The recording that is shown with it; None if there is none.
     """
 
@@ -84,6 +103,7 @@ class Difference:
     totals: Mapping[str, tuple[float, float]]
     device: str
     marks: Mapping[str, str]
+    removed: tuple[Removed, ...] = ()
     after: Trace | None = field(default=None, repr=False, compare=False)
 
     def to_pandas(self) -> "pd.DataFrame":
@@ -109,13 +129,14 @@ class Difference:
             yield f"{LABELS[name]:<12} {write(old)}{more}{at}"
 
     def describe(self) -> dict[str, Any]:
-        """Return what the browser shows: the sentence, changes as lines, and marks."""
+        """Return what the browser shows: the sentence, changes, marks, what is gone."""
         lines = [str(one) for one in self.changes[:MAX_LISTED]]
         n_more = len(self.changes) - len(lines)
         return {
             "text": self.text,
             "changes": [*lines, f"{n_more} more"] if n_more else lines,
             "marks": dict(self.marks),
+            "removed": [asdict(one) for one in self.removed],
         }
 
     def show(self) -> None:
@@ -177,7 +198,44 @@ def compare(before: Design, after: Design) -> Difference:
         totals=totals,
         device=after.device,
         marks={one.after: one.kind for one in each if one.after},
+        removed=tuple(islice(_list_removed(before.roots, pairs), MAX_REMOVED)),
     )
+
+
+MAX_REMOVED: Final = 500
+"""Places of removed modules that the browser shows."""
+
+
+def _list_removed(roots: Sequence[Part], pairs: Sequence[Pair]) -> Iterator[Removed]:
+    """Yield the modules that were removed, where their parent stays."""
+    after = {id(old): new for old, new in pairs if old is not None}
+    kept = [(old, new) for old, new in pairs if old is not None and new is not None]
+    lists = [(old.children, new.path, old.name) for old, new in kept]
+    for siblings, above, name in [(roots, "", ""), *lists]:
+        order = sorted(siblings, key=lambda one: one.first_call)
+        match = [after[id(one)] for one in order]
+        paths = [
+            new.path if new and new.path.rpartition(".")[0] == above else ""
+            for new in match
+        ]
+        at = 0
+        for (is_gone, class_name), same in groupby(
+            zip(match, order, strict=True),
+            lambda pair: (pair[0] is None, pair[1].class_name),
+        ):
+            own = [
+                f"{name}.{old.name}" if old.name.isdecimal() else old.name
+                for _, old in same
+            ]
+            first, at = at, at + len(own)
+            if is_gone:
+                times = f"{len(own)} x " if len(own) > 1 else ""
+                yield Removed(
+                    text=f"{fold_names(own)}: {times}{class_name}",
+                    above=above,
+                    previous=next(filter(None, reversed(paths[:first])), ""),
+                    next=next(filter(None, paths[at:]), ""),
+                )
 
 
 def _list_changes(pairs: Sequence[Pair]) -> Iterator[Change]:

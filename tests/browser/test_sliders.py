@@ -224,6 +224,21 @@ def test_designs_are_compared_with_the_pinned_one(connect, trace, expect):
     expect(page.locator(".mm-slider output")).to_have_text("8")
 
 
+def test_what_a_design_lacks_stands_where_it_was(connect, expect):
+    with record(params={"depth": [2, 4]}) as trace:
+        depth = 4
+        model = nn.Sequential(nn.Embedding(9, 8), *build(8, depth))
+        model(torch.ones(2, dtype=torch.long))
+    page = connect(trace)
+    move(page, "depth", 0)
+    page.get_by_role("tab", name="Flow").click()
+    flow = page.get_by_role("tabpanel", name="Flow")
+    expect(flow.get_by_text("model.3-4: 2 x Linear")).to_be_visible()
+    page.get_by_role("button", name="Reset").click()
+    expect(flow.get_by_role("treeitem", name="model: Sequential")).to_be_visible()
+    expect(flow.get_by_text("2 x Linear")).to_have_count(0)
+
+
 def test_a_slider_without_its_number_says_why(serve):
     with record(params={"height": [1, 2]}) as trace:
         torch.ones(2), torch.ones(3), torch.ones(4), torch.ones(5)

@@ -10,6 +10,7 @@ import { LABEL_LINE } from "../../meta_magic/view/static/flow/routes.js";
 import { list_spots } from "../../meta_magic/view/static/flow/spots.js";
 import { choose_phase, follow_values } from "../../meta_magic/view/static/flow/values.js";
 import { find_crossings } from "./crossings.mjs";
+import { mark_modules } from "../../meta_magic/view/static/difference.js";
 import { make_layers, make_trace } from "./flow_payloads.mjs";
 
 /** Numbers that look random and are the same each time. */
@@ -260,6 +261,21 @@ test("no operator is marked where none raised the error", () => {
   trace.error = "E";
   const boxes = new Boxes(follow_values(trace), choose_phase(trace));
   assert.equal(arrange(boxes, boxes.root).nodes[0].text, "mm");
+});
+
+test("a module that another design had stands between what was called before and after it", () => {
+  const trace = make_trace(
+    [0, 1].map((i) => ({ op: "aten.mm.default", reads: [`x${i}`], makes: [`x${i + 1}`], module: i + 1, call: i + 1 })),
+    [{ name: "model" }, { name: "a", parent: 0 }, { name: "b", parent: 0 }],
+    [{ module: 0, first: 0, end: 2 }, ...[0, 1].map((i) => ({ module: i + 1, parent: 0, first: i, end: i + 1 }))],
+  );
+  mark_modules(trace, { marks: {}, removed: [{ text: "n: Norm", above: "model", previous: "model.a", next: "model.b" }] });
+  const boxes = new Boxes(follow_values(trace), choose_phase(trace));
+  for (const box of walk(boxes.root)) box.is_open = box.module === 0;
+  const { nodes } = arrange(boxes, boxes.root).nodes.find(({ inner }) => inner).inner;
+  const below = nodes.filter(({ is_port }) => !is_port).toSorted((one, other) => one.y - other.y);
+  assert.deepEqual(below.map(({ text }) => text), ["a: Linear", "− n: Norm", "b: Linear"]);
+  assert.equal(trace.marks.get(0), "below");
 });
 
 test("the boxes that a view is within are named, but not those whose header it shows", () => {

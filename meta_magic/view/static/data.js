@@ -141,6 +141,8 @@ export class TraceView {
     });
     /** The kind of change of each module that changed. @type {Map<number, string>} */
     this.marks = new Map();
+    /** What another design had besides, and the modules above, before and after it. @type {{text: string, places: number[]}[]} */
+    this.removed = [];
     /** Whether sizes have names. */
     this.has_names = geometries.some(({ names }) => names);
     const find = (i) => geometries[i];

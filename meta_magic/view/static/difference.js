@@ -4,19 +4,22 @@ import { list_path } from "./data.js";
 import { make } from "./dom.js";
 
 /**
- * @typedef {{text: string, changes: string[], marks: Record<string, string>}} Difference
- *   as `designs/differences.py` writes it; `marks`: the kind of change by the name of a module
+ * @typedef {{text: string, above: string, previous: string, next: string}} Removed as `designs/differences.py` writes it
+ * @typedef {{text: string, changes: string[], marks: Record<string, string>, removed: Removed[]}} Difference
+ *   the same; `marks`: the kind of change by the name of a module
  */
 
-/** Mark the modules of a trace that changed. @param {import("./data.js").TraceView} trace @param {Record<string, string>} marks */
-export function mark_modules(trace, marks) {
-  trace.marks = new Map(trace.modules.flatMap(({ index }) => {
+/** Mark the modules of a trace that changed, and where some were. @param {import("./data.js").TraceView} trace @param {Difference} difference */
+export function mark_modules(trace, { marks, removed }) {
+  const index_by_name = new Map(trace.modules.map(({ index }) => {
     const path = list_path(trace, index).map((i) => trace.modules[i].name).filter(Boolean);
-    const kind = marks[path.reverse().join(".")];
-    return kind ? [[index, kind]] : [];
+    return [path.reverse().join("."), index];
   }));
-  for (const index of [...trace.marks.keys()]) {
-    for (const above of list_path(trace, index).slice(1)) {
+  const find = (/** @type {string} */ name) => index_by_name.get(name) ?? -1;
+  trace.marks = new Map(Object.entries(marks).map(([name, kind]) => [find(name), kind]));
+  trace.removed = removed.map(({ text, ...places }) => ({ text, places: ["above", "previous", "next"].map((one) => find(places[one])) }));
+  for (const index of [...trace.marks.keys(), ...trace.removed.map(({ places }) => places[0])]) {
+    for (const above of index < 0 ? [] : list_path(trace, index)) {
       if (!trace.marks.has(above)) trace.marks.set(above, "below");
     }
   }

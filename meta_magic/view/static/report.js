@@ -243,7 +243,7 @@ export function mount_report(element, trace, settings, live = SAVED) {
     if (difference?.text) header.append(make_difference(difference));
     element.replaceChildren(header, ...views);
   };
-  if (settings.difference) mark_modules(trace, settings.difference.marks);
+  if (settings.difference) mark_modules(trace, settings.difference);
   draw(settings, selection);
   return element;
 }

@@ -14,7 +14,7 @@ import { mount_report } from "./report.js";
  * @typedef {{ask: (asked: object) => Promise<any>, set_cell?: ((source: string) => boolean) | null}} Kernel
  *   answers; it has `set_cell` where it is more than the memory of a saved report
  * @typedef {{trace?: import("./data.js").TraceView, text?: string, changes?: string[],
- *   marks?: Record<string, string>, printed?: string, error?: string, is_rule?: boolean}} Answer
+ *   marks?: Record<string, string>, removed?: import("./difference.js").Removed[], printed?: string, error?: string, is_rule?: boolean}} Answer
  */
 
 const GIVE_UP = 40_000; // milliseconds after which the report says that there is no answer
@@ -41,7 +41,7 @@ class Sliders {
 
   /**
    * @param {Kernel} kernel @param {Offer[]} offers
-   * @param {(trace: import("./data.js").TraceView | null, marks: Record<string, string>) => void} show
+   * @param {(trace: import("./data.js").TraceView | null, difference: import("./difference.js").Difference) => void} show
    *   draws the report of a trace; of null, that of the cell
    * @param {(is_waiting: boolean) => void} dim @param {() => void} insert puts the element into the page
    */
@@ -197,7 +197,7 @@ class Sliders {
   }
 
   /** Show an answer to the numbers that the sliders have. @param {Answer} answer */
-  paint({ trace, text, changes = [], marks = {}, printed, error, is_rule }) {
+  paint({ trace, text, changes = [], marks = {}, removed = [], printed, error, is_rule }) {
     this.status.className = error ? "mm-danger" : "";
     this.status.textContent = error ?? text;
     this.near.hidden = !is_rule || !this.moved;
@@ -205,7 +205,7 @@ class Sliders {
     const output = printed && make("pre", { class: "mm-printed", tabindex: 0, "aria-label": "Printed with these numbers" }, printed);
     this.changes.replaceChildren(...[listed, output].filter(Boolean));
     this.dim(Boolean(error));
-    if (!error) this.show(trace ?? null, marks);
+    if (!error) this.show(trace ?? null, { text: "", changes: [], marks, removed });
   }
 
   async find_near() {
@@ -251,9 +251,9 @@ export function redraw_report(element, trace, settings, live) {
  */
 export function add_sliders(report, trace, settings, [own, varied], offers, kernel) {
   let shown = trace;
-  const sliders = new Sliders(kernel, offers, (other, marks) => {
+  const sliders = new Sliders(kernel, offers, (other, difference) => {
     const next = other ?? trace;
-    const marked = { ...settings, difference: { text: "", changes: [], marks } };
+    const marked = { ...settings, difference };
     if (next !== shown) redraw_report(report, next, other ? marked : settings, other ? { ...varied, vary: own.vary } : own);
     shown = next;
   }, (is_waiting) => report.classList.toggle("mm-waiting", is_waiting),

@@ -422,3 +422,30 @@ def test_what_a_block_keeps_is_found_in_the_same_block():
         assert moved["model.0-2.first_norm"] == "model.0-2.attention.norm"
         assert moved["model.0-2.last_norm"] == "model.0-2.output.norm"
     assert diff(before, after).text.startswith("3 Flat instead of 6 Nested; ")
+
+
+def test_what_was_removed_is_told_with_its_neighbours_in_the_order_of_calls():
+    class Net(nn.Module):
+        def __init__(self, depth):
+            super().__init__()
+            self.norm = nn.LayerNorm(4)  # defined first, called last
+            self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(depth))
+            self.head = nn.Identity()
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return self.norm(self.head(x)) if self.norm else self.head(x)
+
+    with record() as before:
+        model = Net(5)
+        model(torch.ones(4))
+    with record() as after:
+        model = Net(2)
+        model.norm = None
+        model(torch.ones(4))
+    found = {(r.text, r.above, r.previous, r.next) for r in diff(before, after).removed}
+    assert found == {
+        ("norm: LayerNorm", "model", "model.head", ""),
+        ("layers.2-4: 3 x Linear", "model.layers", "model.layers.1", ""),
+    }

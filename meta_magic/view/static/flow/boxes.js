@@ -18,6 +18,7 @@ const MORE_CELLS = 28; // letters of settings below a name
  * @typedef {import("./values.js").Value} Value
  * @typedef {import("./values.js").Values} Values
  * @typedef {import("./nets.js").Net} Net
+ * @typedef {{text: string, box?: Item, from?: Item, to?: Item}} Removed the box that modules were in, and the items before and after them
  */
 
 /** The boxes of one phase. Every net in a box leads from an item to later ones. */
@@ -61,6 +62,8 @@ export class Boxes {
       this.items[op] = make_item("op", box, { op, last_op: op, n_ops: 1 });
     }
     finish(this.root, new Folder(values, has_functions));
+    /** @type {Removed[]} */
+    this.removed = phase === FORWARD_PHASE ? trace.removed.map((one) => this.#find_removed(one)) : [];
     for (const { op, parent } of this.items.filter(Boolean)) {
       for (const value of values.makes[op]) value.scope = null;
       for (const value of values.reads[op]) {
@@ -68,6 +71,17 @@ export class Boxes {
         while (value.scope && !has_inside(value.scope, parent)) value.scope = value.scope.parent;
       }
     }
+  }
+
+  /** Where modules were that the trace lacks: beside runs, not in them. */
+  #find_removed({ text, places }) {
+    const [from, to] = places.slice(1).map((module) => {
+      let item = this.find_box(module);
+      while (item && ["run", "turn", "part"].includes(item.parent.kind)) item = item.parent;
+      return item;
+    });
+    const box = from?.parent ?? to?.parent ?? this.find_box(places[0]);
+    return { text: `− ${text}`, box, from, to: to?.parent === box && !(to.position <= from?.position) ? to : undefined };
   }
 
   /** @param {number[]} siblings */
@@ -307,7 +321,7 @@ export class Boxes {
   find_box(module) {
     const is_inside = (index) => index >= 0
       && (index === module || is_inside(this.trace.modules[index].parent));
-    return walk(this.root).find((item) => item.kind === "module" && is_inside(item.module));
+    return module < 0 ? undefined : walk(this.root).find((item) => item.kind === "module" && is_inside(item.module));
   }
 }
 

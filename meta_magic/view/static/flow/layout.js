@@ -10,7 +10,7 @@ const BOX_INSET = 30; // from its top to what is in it
 const BOX_PADDING = 12;
 const PORT = 6; // the size of a dot on the frame of a box
 const MAX_CELLS = 42; // of a name; a wide letter takes two
-const NODE_HEIGHTS = { op: 24, function: 24, closed: 40 };
+const NODE_HEIGHTS = { op: 24, function: 24, closed: 40, removed: 24 };
 const CIRCLE = 24;
 /** By how much the boxes that a run is drawn on stick out of it. */
 export const STACKED = 6;
@@ -21,13 +21,13 @@ const PILL_HEIGHT = 18;
 /**
  * @typedef {import("./items.js").Item} Item
  * @typedef {import("./values.js").Value} Value
- * @typedef {{kind: "op" | "function" | "closed" | "open" | "in" | "out" | "source" | "", item: Item | null,
+ * @typedef {{kind: "op" | "function" | "closed" | "open" | "in" | "out" | "source" | "removed" | "", item: Item | null,
  *   values: Value[], is_port: boolean, text: string, sizes: string, detail: string, sign: string, inner: Arranged | null, x: number, y: number,
  *   w: number, h: number, room: number, layer: number, is_up: boolean, floor: number, gutter: number,
  *   up: ViewNode[], down: ViewNode[], leaving: Wire[], arriving: Port[],
  *   labels: Wire[]}} ViewNode
- *   a node of an item, a pill for what comes in or goes out, or, without a kind, a wire on its
- *   way through a layer. `is_port`: a pill is a dot on the frame; `sizes`: beside its name; `sign`: instead of it. While it is placed, `x` is its middle; `room` is its width with labels,
+ *   a node of an item, a pill for what comes in or goes out, a removed module, or, without a kind, a wire on
+ *   its way through a layer. `is_port`: a pill is a dot on the frame; `sizes`: beside its name; `sign`: instead of it. While it is placed, `x` is its middle; `room` is its width with labels,
  *   `floor` where its layer ends, `gutter` what is right of its column, `is_up` whether wires
  *   enter it from below
  * @typedef {{node: ViewNode, x: number | null, above?: ViewNode, side?: number}} Port where a wire reaches a
@@ -84,6 +84,14 @@ export function arrange(boxes, box) {
     return is_port && Object.assign(pill, { is_port, text: "", w: PORT, h: PORT }).is_port;
   });
   const nodes = [...ins, ...items, ...outs];
+  for (const { text, from, to } of boxes.removed.filter((one) => one.box === box)) {
+    const node = make_node("removed", text, {});
+    const [above, below] = [from, to].map((item) => item && items[item.position]);
+    nodes.splice(above ? nodes.indexOf(above) + 1 : ins.length, 0, node);
+    for (const [one, other] of [[above, node], [node, below]]) {
+      if (one && other) wires.push({ from: one, starts: [{ node: one, x: null }], ends: [{ node: other, x: null }], values: [], label: "", kind: "removed" });
+    }
+  }
   box.arranged = {
     ...arrange_nodes(nodes, wires, boxes.is_across, box.parent?.kind === "run" ? 0 : boxes.wide),
     nodes, wires, ports, is_up: false,
