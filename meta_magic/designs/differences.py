@@ -203,7 +203,7 @@ def compare(before: Design, after: Design) -> Difference:
 
 
 MAX_REMOVED: Final = 500
-"""Places of removed modules that the browser shows."""
+"""Removed modules that the browser shows, neighbours counted once."""
 
 
 def _list_removed(roots: Sequence[Part], pairs: Sequence[Pair]) -> Iterator[Removed]:

@@ -3,7 +3,7 @@
 /** Pixels around the content. */
 export const EDGE = 10;
 /** The least zoom at which text can be read. */
-export const READABLE = 0.7;
+export const READABLE = 0.65;
 const MOST_ZOOM = 1.5; // of what is zoomed to
 const IN_SIGHT = 60; // pixels that cannot be moved out of sight
 
