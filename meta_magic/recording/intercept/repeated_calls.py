@@ -27,6 +27,7 @@ from meta_magic.torch_private.dispatcher import read_scalar
 from meta_magic.torch_private.modes import (
     BelowAutograd,
     DisableTorchDispatch,
+    functorch_interpreter,
     is_real_below,
     n_function_modes,
 )
@@ -132,7 +133,8 @@ class RepeatedCalls:
         through which no gradient goes, or numbers.
         """
         registry, first = self._registry, args[0]
-        if type(first) not in PLAIN or first.is_inference():
+        is_wrapped = functorch_interpreter() is not None  # by a transform: no number
+        if type(first) not in PLAIN or is_wrapped or first.is_inference():
             return None
         if registry.freed:
             registry.note_deaths()

@@ -290,3 +290,9 @@ def test_equal_views_of_several_tables_are_views_of_their_own_table():
         views[2] += 1
         assert [view.item() for view in views] == [1, 1, 2]
         assert [view._base.shape for view in views] == [(3, 4)] * 3
+
+
+def test_what_a_transform_wraps_gets_no_number():
+    with record() as trace:
+        torch.vmap(torch.sin)(torch.ones(3))
+    assert [op.outputs[0].storage_id for op in trace.ops] == [0, 1]
