@@ -149,7 +149,8 @@ OPTIONS: Final = (
         metavar="NAMES",
         settings=(("default", ""),),
         help="Show sizes by these names of the cell: variables, arguments such as "
-        "n_embd=64, fields of dataclasses, B=8 for the one 8 in the cell, or auto.",
+        "n_embd=64, fields of dataclasses, B=8 for the one 8 in the cell, or auto "
+        "(variables and fields).",
         example="%%meta --dims B,T,D",
     ),
     Option(

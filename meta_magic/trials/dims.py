@@ -8,6 +8,7 @@ A :class:`NamedTrace` shows them. Calls that share a signature may differ in nam
 4) is (B, H) in one and (H, B) in another, so its program has a signature for each.
 """
 
+import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import combinations, groupby, islice, takewhile
@@ -22,7 +23,7 @@ from meta_magic.trace.program import HEADER, MODULE_HEADER, Program, Structure
 from meta_magic.trace.signature import Geometry, Signature
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import NamedSize
-from meta_magic.trials.blocks import Sizes, label, parse_block
+from meta_magic.trials.blocks import Sizes, as_size, label, parse_block
 from meta_magic.trials.conditions import (
     SECONDS,
     Turns,
@@ -283,11 +284,14 @@ class Moves:
 def find_dims(trace: Trace, specs: Sequence[str]) -> Dims:
     """Return the names of sizes in a block, and its shapes by these names.
 
-    ``specs`` are names, ``NAME=VALUE`` for a literal, or ``auto`` for all names.
+    ``specs`` are names, ``NAME=VALUE`` for a literal, or ``auto`` for all variables and
+    fields of classes.
     """
     recordings = Recordings(trace)
     if [*specs] == ["auto"]:
-        specs = [*recordings.list_sizes()][:MAX_AUTO]
+        known = dict.fromkeys(recordings.list_sizes())
+        known |= dict.fromkeys(list_fields(parse_block(check_rerun(trace))))
+        specs = [*known][:MAX_AUTO]
     runs = recordings.find_trace(*specs)
     block = parse_block(check_rerun(runs))
     for spec in specs:
@@ -341,6 +345,20 @@ def find_dims(trace: Trace, specs: Sequence[str]) -> Dims:
         named=sum(map(bool, texts)),
         caveats=(*caveats,),
     )
+
+
+def list_fields(block: ast.Module) -> list[str]:
+    """Return the fields that classes of a block annotate, and give a size."""
+    return [
+        field.target.id
+        for node in ast.walk(block)
+        if isinstance(node, ast.ClassDef)
+        for field in node.body
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(field.value, ast.Constant)
+        and as_size(field.value.value)
+    ]
 
 
 class FirstUse(NamedTuple):

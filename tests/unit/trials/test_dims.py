@@ -54,6 +54,20 @@ def test_an_argument_and_a_literal_are_names():
     assert "B, n_embd" in trace.summary()
 
 
+def test_auto_takes_variables_and_fields_of_classes():
+    with record(dims="auto") as trace:
+
+        @dataclass
+        class Sizes:
+            width: int = 6
+            bias: bool = True
+
+        B, own = 7, Sizes()
+        x = nn.Linear(own.width, own.width * 2, own.bias)(torch.ones(B, own.width))
+    assert trace.shape(x) == "[B, 2*width]"
+    assert trace.dims.values == {"B": 7, "width": 6}
+
+
 def test_a_size_by_value_is_its_number_and_an_idle_name_is_reported():
     with record(dims="N,idle") as trace:
         N, idle = 6, 5
