@@ -92,7 +92,7 @@ def _answer(run: Run, *, failed: FailedCall) -> RefusedSizes:
             found = [(ranged.limit, (ranged.needed,), True)]
     for variable, accepted, is_alone in found:
         if variable in given and len(chains) < MAX_CHAINS:
-            lineage, _ = lineages.why(probe.label(variable), given[variable])
+            lineage = lineages.why(probe.label(variable), given[variable])
             passed = tuple(dict.fromkeys(lineages.passed))
             one = Refused(lineage, accepted, is_alone, passed)
             chains.setdefault(lineage.lines, one)

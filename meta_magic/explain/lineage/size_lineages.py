@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,6 @@ from meta_magic.explain.lineage.formulas import (
 )
 from meta_magic.explain.lineage.lineage_records import Lineage, LineageStep
 from meta_magic.explain.lineage.traced_numbers import (
-    LEAST_LOST,
     Given,
     Returned,
     SizeOf,
@@ -108,8 +107,15 @@ class Names:
                     yield from ((number, f"{owner}.{name}") for number in numbers)
 
 
-CRASHING: Final = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
-"""Native functions that end the process if a size is wrong: they are not tried."""
+RECURRENT: Final = frozenset(
+    name + end
+    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+    for end in ("", "_cell")
+)
+"""Native functions that may end the process if a size is wrong: they are not tried."""
+
+N_OF_STATE: Final = 3
+"""Dimensions of a recurrent layer's state; only states and batches have so many."""
 
 
 class CallProbe:
@@ -160,7 +166,7 @@ class CallProbe:
             geometries,
             given if type(given) is str else id(call),
         )
-        self._is_tried = getattr(call.function, "__name__", "") not in CRASHING
+        self._name = getattr(call.function, "__name__", "")
         self._units: list[Group] = []
 
     def tie(self, key_of: Callable[[Any], object]) -> object:
@@ -176,13 +182,35 @@ class CallProbe:
 
     def find_formula(self, node: Node, dim: int) -> Formula:
         """Return how a size of a result follows from what the call was given."""
-        if not self._is_tried:
-            return Formula(UNKNOWN, ())
+        if self._name in RECURRENT:
+            return self._follow_layer(node, dim)
         target = Target(self.probe, node.output, dim, node.shape)
         if target.size is None:
             return Formula(UNKNOWN, ())
         groups = find_groups(self.probe, target, self._units, self.given.keys())
         return find_formula(self.probe, target, groups)
+
+    def _follow_layer(self, node: Node, dim: int) -> Formula:
+        """Return how a size of a recurrent layer's result follows from its operands.
+
+        The last states are as large as the first ones, and each step of the result has
+        the steps of the input, and a state for each direction.
+        """
+        ranks = [len(one.geometry.shape) for one in self.probe.call.operands]
+        states = [n for n, rank in enumerate(ranks) if n and rank == N_OF_STATE]
+        weights = [n for n, rank in enumerate(ranks) if n and rank == N_OF_STATE - 1]
+        last, n_directions = len(node.shape) - 1, 1
+        if self._name.endswith("_cell"):
+            part = Variable(1 + node.output, dim)
+        elif not states or node.output > len(states):
+            return Formula(UNKNOWN, ())
+        elif dim < last or node.output > 1:
+            part = Variable(states[node.output - 1] if node.output else 0, dim)
+        else:  # those of a packed batch are made by a size that is no number
+            part = Variable(weights[1], 1)
+            n_directions = node.shape[dim] // self.probe.values[part]
+        text = "{}" if n_directions == 1 else f"{n_directions} * {{}}"
+        return Formula(text, (part,))
 
 
 def _list_made(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Tensor]:
@@ -248,15 +276,6 @@ MAX_STEPS: Final = 200
 """Steps of a chain."""
 
 
-class Unresolved(NamedTuple):
-    """A size whose formula is not known."""
-
-    step: int
-    call: int
-    output: int
-    dim: int
-
-
 class Lineages:
     """Finds where the numbers of one run come from.
 
@@ -273,8 +292,8 @@ class Lineages:
         self._formulas: dict[object, Formula] = {}
         self._found: dict[tuple[ObservedCall, tuple[int, int]], Formula] = {}
 
-    def why(self, name: str, number: Any) -> tuple[Lineage, tuple[Unresolved, ...]]:
-        """Return where a traced number comes from, and which sizes stay unresolved."""
+    def why(self, name: str, number: Any) -> Lineage:
+        """Return where a traced number comes from."""
         step_by_key: dict[object, int] = {}
         reached: list[Any] = []
 
@@ -289,22 +308,16 @@ class Lineages:
 
         number_step(number)
         steps: list[LineageStep] = []
-        unresolved = []
         while len(steps) < min(len(reached), MAX_STEPS):
-            at, reached_number = len(steps), reached[len(steps)]
-            step, parts = self._describe(reached_number)
-            step = replace(step, parts=tuple(map(number_step, parts)))
-            if _is_unknown(step, reached_number):
-                node, dim = reached_number.origin
-                unresolved.append(Unresolved(at, node.call.index, node.output, dim))
-            steps.append(step)
+            step, parts = self._describe(reached[len(steps)])
+            steps.append(replace(step, parts=tuple(map(number_step, parts))))
         caveat = ""
         if len(reached) > len(steps):
             caveat = f"only the first {MAX_STEPS} steps are shown"
             for at, step in enumerate(steps):
                 parts = tuple(part for part in step.parts if part < len(steps))
                 steps[at] = replace(step, parts=parts)
-        return Lineage(name=name, steps=tuple(steps), caveat=caveat), (*unresolved,)
+        return Lineage(name=name, steps=tuple(steps), caveat=caveat)
 
     def _follow(self, number: Any, passed: list[int] | None = None) -> Any:
         """Return the origin of a number that calls handed on unchanged.
@@ -461,15 +474,6 @@ def _key_of(number: Any) -> object:
     origin = origin_of(number)
     kinds = (Written, SizeOf, Given, Returned)
     return origin if isinstance(origin, kinds) else id(number)
-
-
-def _is_unknown(step: LineageStep, number: Any) -> bool:
-    """Whether the origin of a size that a call made is not known.
-
-    A small constant is the library's own; a larger one may come from a lost number.
-    """
-    is_constant = bool(step.formula) and step.value < LEAST_LOST
-    return not (step.parts or is_constant) and _call_of(number) is not None
 
 
 def _name_function(function: Any) -> str:

@@ -1,19 +1,16 @@
 """Answer ``trace.why(x, 1)``: where a size of a recorded tensor comes from.
 
-The block runs again with traced numbers in a child (:func:`why`). Two kinds of tensors
-need more: those that operators make inside of a function or a backward pass
-(:func:`_find_node`), and those of calls that cannot be tried alone, such as an
-LSTM, for which the whole block runs with other numbers (:func:`_resolve`).
+The block runs again with traced numbers in a child (:func:`why`). Tensors that
+operators make inside of a function or a backward pass need more (:func:`_find_node`).
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from time import monotonic
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,18 +18,14 @@ from torch import Tensor, nn
 from meta_magic.errors import TrialError
 from meta_magic.explain.lineage.lineage_records import Lineage
 from meta_magic.explain.lineage.size_lineages import (
-    Unresolved,
     find_lineages,
-    write_root,
 )
 from meta_magic.explain.lineage.traced_numbers import SizeOf, trace_number
 from meta_magic.explain.lineage.traced_runs import (
-    Literal,
     Node,
     ObservedCall,
     Run,
     ask_runs,
-    trace_block,
 )
 from meta_magic.recording.identities.origins import find_origin
 from meta_magic.session.operand_names import find_paths, is_shells
@@ -40,8 +33,6 @@ from meta_magic.trace.calls import OpCall, TensorMetadata
 from meta_magic.trace.options import Rerun
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_shape
-from meta_magic.trials.blocks import parse_block
-from meta_magic.trials.trial import check_rerun
 
 
 def why(
@@ -78,7 +69,7 @@ def why(
     (found,) = ask_runs(run, [{}], answer)
     if isinstance(found, TrialError):
         raise found
-    return _resolve(run, *found)
+    return found
 
 
 def _summarize(call: OpCall) -> tuple[str, tuple[tuple[int, ...], ...]]:
@@ -88,7 +79,7 @@ def _summarize(call: OpCall) -> tuple[str, tuple[tuple[int, ...], ...]]:
 
 def _answer_why(
     run: Run, *, calls: Sequence[object], find: Callable[..., Node], dim: int, name: str
-) -> tuple[Lineage, tuple[Unresolved, ...]]:
+) -> Lineage:
     """Return where a size of a tensor comes from; runs in the child."""
     ops = run.trace.ops
     n_before = len(ops) - len(calls)
@@ -203,110 +194,3 @@ def _freeze(value: Any, op: OpCall, nodes: list[Node]) -> Any:
 
 def _make_like(metadata: TensorMetadata) -> torch.Tensor:
     return torch.empty(metadata.shape, dtype=metadata.dtype, device="meta")
-
-
-MAX_LITERALS: Final = 32
-"""How many numbers of a block are changed."""
-
-AT_ONCE: Final = 8
-
-SECONDS: Final = 3.0
-"""After this time no more are changed."""
-
-CHANGES: Final = (1, 3)
-"""By how much each is changed; a formula must be right for all."""
-
-SEEN: Final = "seen by running the block with other numbers"
-
-
-def _resolve(
-    trace: Trace, lineage: Lineage, unresolved: Sequence[Unresolved]
-) -> Lineage:
-    """Return a chain whose unresolved steps follow from the block's numbers."""
-    if not unresolved:
-        return lineage
-    _, literals = trace_block(parse_block(check_rerun(trace)))
-    moved = _move_literals(trace, unresolved, literals)
-    for at, one in enumerate(unresolved):
-        sizes = {number: [seen[at] for seen in runs] for number, runs in moved.items()}
-        lineage = _extend(lineage, one.step, literals, sizes)
-    return lineage
-
-
-def _move_literals(
-    trace: Trace, reached: Sequence[Unresolved], literals: Sequence[Literal]
-) -> dict[int, list[Sequence[int | None]]]:
-    """Return sizes with each number of a block changed, by each change."""
-    changed = [
-        (number, literal.value + change)
-        for number, literal in enumerate(literals[:MAX_LITERALS])
-        for change in CHANGES
-    ]
-    sizes: dict[int, list[Sequence[int | None]]] = {}
-    question = partial(_read_sizes, reached=reached)
-    end = monotonic() + SECONDS
-    for first in range(0, len(changed), AT_ONCE):
-        batch = changed[first : first + AT_ONCE] if monotonic() < end else []
-        answers = ask_runs(trace, [{n: v} for n, v in batch], question)
-        for (number, _), answer in zip(batch, answers, strict=True):
-            seen: Sequence[int | None] = [None] * len(reached)
-            if not isinstance(answer, TrialError):
-                seen = answer
-            sizes.setdefault(number, []).append(seen)
-    return sizes
-
-
-def _read_sizes(run: Run, reached: Sequence[Unresolved]) -> list[int | None]:
-    """Return sizes of what calls returned; None for calls that were not made."""
-    calls, ops = run.observer.calls, run.trace.ops
-    sizes: list[int | None] = []
-    for at in reached:
-        made: Sequence[Node | TensorMetadata]
-        if at.call < 0:  # what operators made, from one on
-            first = -1 - at.call
-            some = ops[first : first + at.output + 1]
-            made = [made for op in some for made in op.outputs]
-        else:
-            made = calls[at.call].outputs if at.call < len(calls) else []
-        shape = made[at.output].shape if at.output < len(made) else ()
-        sizes.append(shape[at.dim] if at.dim < len(shape) else None)
-    return sizes
-
-
-def _extend(
-    lineage: Lineage,
-    number: int,
-    literals: Sequence[Literal],
-    sizes: Mapping[int, Sequence[int | None]],
-) -> Lineage:
-    """Return a chain in which a step comes from the numbers that change it."""
-    step = lineage.steps[number]
-    moved = {n: s for n, s in sizes.items() if {*s} - {None, step.value}}
-    roots = [write_root(literals[n], literals[n].label) for n in moved]
-    parts = range(len(lineage.steps), len(lineage.steps) + len(roots))
-    formula = ""
-    if len(moved) == 1:
-        ((n, seen),) = moved.items()
-        formula = _fit(literals[n].value, int(step.value), seen)
-    is_changed = formula not in {"", "{}"}
-    shown = formula.format(*(root.value for root in roots)) if is_changed else ""
-    text = f"{shown} {step.text}" if shown else step.text
-    if not roots:
-        formula = f"{step.value}"
-        text += ", for any numbers in the block"
-    known = replace(step, text=text.strip(), formula=formula, parts=tuple(parts))
-    steps = (*lineage.steps[:number], known, *lineage.steps[number + 1 :], *roots)
-    return replace(lineage, steps=steps, caveat=f"{step.text.strip()}: {SEEN}")
-
-
-def _fit(value: int, size: int, seen: Sequence[int | None]) -> str:
-    """Return the formula by which a size follows a number; "" for none."""
-    if seen[0] is None:
-        return ""
-    slope = seen[0] - size
-    for change, other in zip(CHANGES, seen, strict=True):
-        if other is not None and other != size + slope * change:
-            return ""
-    rest = size - slope * value
-    text = "{}" if slope == 1 else f"{slope} * {{}}"
-    return text if not rest else f"{text} {'+' if rest > 0 else '-'} {abs(rest)}"
