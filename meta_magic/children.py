@@ -1,8 +1,7 @@
 """Run functions that may crash, hang or take too much in a child process.
 
 Some kernels of torch end the process if sizes or positions do not fit. The child is
-forked, so it has this process's memory, copied. Read ``ask_children`` first. At the
-end is the line that shows progress, which a child does not share.
+forked, so it has this process's memory, copied. Read ``ask_children`` first.
 """
 
 import faulthandler
@@ -11,7 +10,6 @@ import os
 import pickle
 import select
 import signal
-import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
@@ -309,38 +307,3 @@ def answer(function: Callable[[], object]) -> tuple[type[Any], str] | None:
         is_builtin = type(error).__module__ == "builtins"
         return type(error) if is_builtin else RuntimeError, str(error)
     return None
-
-
-WIDTH: Final = 100
-"""Letters of a line in a notebook: a longer one before it is written over."""
-
-
-def show_line(text: str) -> None:
-    """Show a line instead of the last one, by the last outlet; "" removes it."""
-    OUTLETS[-1](text)
-
-
-def write_to_terminal(text: str) -> None:
-    """Replace the last line of the terminal, or of the output of a notebook's cell."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\033[K{text}")
-        sys.stderr.flush()
-    elif type(sys.stdout).__module__.startswith("ipykernel"):
-        sys.stdout.write(f"\r{text:<{WIDTH}}\r")
-        sys.stdout.flush()
-
-
-OUTLETS: Final[list[Callable[[str], object]]] = [write_to_terminal]
-"""Functions that can show lines in this process; the last one does."""
-
-
-def _keep_first_outlet() -> None:
-    """Remove outlets that need a thread: a forked child does not have it.
-
-    The child may also have inherited that thread's lock while it was locked.
-    """
-    del OUTLETS[1:]
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_keep_first_outlet)

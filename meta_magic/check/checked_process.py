@@ -22,8 +22,8 @@ from threading import Thread
 from typing import IO, Any, Final, NamedTuple, TypeAlias, cast
 
 from meta_magic.check.records import BlockResult, Request, Verdict, make_unchecked
-from meta_magic.children import OUTLETS
 from meta_magic.errors import CheckError
+from meta_magic.trace.units import OUTLETS
 
 with suppress(ImportError):  # on Windows
     import resource

@@ -37,10 +37,9 @@ from meta_magic.check.records import (
     pick_exit_code,
     read_subject,
 )
-from meta_magic.children import show_line
 from meta_magic.errors import BudgetError, CheckError, ExerciseError, hint_at
 from meta_magic.trace.expectations import QUANTITIES, parse_amount, parse_budget
-from meta_magic.trace.units import format_bytes
+from meta_magic.trace.units import format_bytes, show_line
 
 UNCHECKED: Final = 2
 INTERRUPTED: Final = 130

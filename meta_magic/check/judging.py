@@ -27,8 +27,7 @@ from meta_magic.session.raised_calls import PYTHONS, USERS, choose_frames, home_
 from meta_magic.trace.expectations import find_overruns, measure
 from meta_magic.trace.failed_call import FAILS
 from meta_magic.trace.modules import at_any_depth
-from meta_magic.trace.signature import name_cell
-from meta_magic.trace.units import format_bytes
+from meta_magic.trace.units import format_bytes, name_cell
 from meta_magic.trials.sandbox import Refused
 
 if TYPE_CHECKING:

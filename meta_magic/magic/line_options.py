@@ -23,8 +23,8 @@ from IPython.core import magic as magics
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
 
-from meta_magic.children import write_to_terminal
 from meta_magic.errors import MaterializeError
+from meta_magic.trace.units import write_to_terminal
 
 if TYPE_CHECKING:
     from meta_magic.materializing.preparation import Preparation

@@ -18,8 +18,7 @@ from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
-from meta_magic.session.guard import RARE_COLLECTION
-from meta_magic.trace.summary import describe_failure
+from meta_magic.session.collector import RARE_COLLECTION
 
 if TYPE_CHECKING:
     from meta_magic.designs.differences import Difference
@@ -257,6 +256,8 @@ class FailedCell:
 
     def _build_bundle(self, text: str) -> dict[str, str]:
         """Return an explanation's text as a mime bundle; the report may replace it."""
+        from meta_magic.trace.summary import describe_failure  # noqa: PLC0415  torch
+
         whole = "\n".join(filter(None, (describe_failure(self._trace), text)))
         html = f'<div id="{self._why}"><pre>{escape(whole)}</pre></div>'
         return {"text/plain": whole, "text/html": html}

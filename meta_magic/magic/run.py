@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 from IPython.core.error import UsageError
 from IPython.display import display
 
-from meta_magic.children import OUTLETS, write_to_terminal
 from meta_magic.magic.cell import Body
 from meta_magic.magic.reports import (
     build_outputs,
@@ -22,7 +21,8 @@ from meta_magic.magic.reports import (
     show_ranks,
 )
 from meta_magic.magic.tracebacks import trim_traceback
-from meta_magic.session.guard import RARE_COLLECTION
+from meta_magic.session.collector import RARE_COLLECTION
+from meta_magic.trace.units import OUTLETS, write_to_terminal
 
 if TYPE_CHECKING:
     from IPython.display import DisplayHandle

@@ -7,6 +7,6 @@ calls that make them, ``execution`` runs the plans over ``call_runner`` and ``st
 has what earlier replays made, ``value_budget`` decides what a value may take, and
 ``loop_values`` runs loops of small calls without a plan.
 
-May import ``children``, ``recording``, ``trace``, ``torch_private``, ``errors``. Read
+May import ``recording``, ``trace``, ``torch_private``, ``errors``. Read
 ``plan`` first.
 """

@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 import psutil
 import torch
 
-from meta_magic.children import show_line
 from meta_magic.errors import MetaMagicError, MissingValueError, ValueLimitError
 from meta_magic.replaying.execution import Execution, Finished
 from meta_magic.replaying.steps import Step, StepKind
@@ -26,7 +25,7 @@ from meta_magic.trace.formulas.call_costs import count_flops
 from meta_magic.trace.options import N_VALUES, ValueLimits
 from meta_magic.trace.program_facts import Evaluation
 from meta_magic.trace.signature import CPU, Signature
-from meta_magic.trace.units import format_bytes, format_flops
+from meta_magic.trace.units import format_bytes, format_flops, show_line
 
 GROUPS: Final = Path("/sys/fs/cgroup")
 CONTROL_GROUPS: Final = (

@@ -45,14 +45,9 @@ from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.rows.module_trees import Tree, read_versions
 from meta_magic.recording.rows.writers import Writers, make_writers
 from meta_magic.recording.signatures.cache import SignatureCache
+from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.session.failed_calls import describe_error, find_failed_call
-from meta_magic.session.guard import (
-    RARE_COLLECTION,
-    Guard,
-    LibraryImports,
-    ProcessWatch,
-    ThreadWatch,
-)
+from meta_magic.session.guard import Guard, LibraryImports, ProcessWatch, ThreadWatch
 from meta_magic.session.note_finders import Outside, find_notes
 from meta_magic.session.program_builder import ProgramBuilder, TreeFinder, modules_in
 from meta_magic.session.raised_calls import find_raised

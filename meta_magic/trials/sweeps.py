@@ -15,7 +15,6 @@ from math import prod
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from meta_magic.children import show_line
 from meta_magic.cost.device_table import Device
 from meta_magic.cost.memory_timeline import take_sample
 from meta_magic.cost.step_times import USUAL_LINKS, estimate_step_time, find_links
@@ -29,7 +28,7 @@ from meta_magic.ranks.recorded_ranks import (
 from meta_magic.trace.expectations import Limit, parse_budget
 from meta_magic.trace.modules import count_elements
 from meta_magic.trace.trace import Trace
-from meta_magic.trace.units import format_line
+from meta_magic.trace.units import format_line, show_line
 from meta_magic.trace.world import Peers, SentCalls, read_ranks
 from meta_magic.trials.blocks import Sizes, as_size, find_bound, set_sizes
 from meta_magic.trials.fit import Recordings, find_sized_device

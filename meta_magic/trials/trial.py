@@ -28,7 +28,7 @@ from meta_magic.children import (
     lead_group,
 )
 from meta_magic.errors import TrialError, hint_at
-from meta_magic.session.guard import RARE_COLLECTION
+from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.session.recording import Recording
 from meta_magic.torch_private.snapshot import Snapshot
 from meta_magic.trace.failed_call import CellSource

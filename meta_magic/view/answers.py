@@ -16,7 +16,7 @@ from torch import Tensor
 from meta_magic.errors import MetaMagicError
 from meta_magic.replaying.evaluator import Evaluator
 from meta_magic.replaying.value_budget import ValueBudget
-from meta_magic.session.guard import RARE_COLLECTION
+from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.trace.options import LIMITS
 from meta_magic.trace.program import HEADER, Program
 from meta_magic.trace.trace import Trace

@@ -15,8 +15,8 @@ from meta_magic.trace.module_columns import Siblings
 from meta_magic.trace.modules import ModuleClass
 from meta_magic.trace.op_columns import Column, OpColumn, Wire
 from meta_magic.trace.program import find_firsts
-from meta_magic.trace.signature import Argument, Signature, TensorArgument, name_cell
-from meta_magic.trace.units import NamedSize, format_shape
+from meta_magic.trace.signature import Argument, Signature, TensorArgument
+from meta_magic.trace.units import NamedSize, format_shape, name_cell
 from meta_magic.view.pictures import find_previous_windows
 from meta_magic.view.wire import Table, as_differences
 

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from meta_magic.cost.device_table import find_device
 from meta_magic.errors import MetaMagicError, TrialError
-from meta_magic.session.guard import RARE_COLLECTION
+from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.fit import LIMIT, Recordings, find_fitting
 from meta_magic.trials.trial_choices import CHOICES

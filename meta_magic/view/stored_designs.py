@@ -13,7 +13,7 @@ from operator import eq
 from time import monotonic
 from typing import Any, Final, TypeAlias
 
-from meta_magic.session.guard import RARE_COLLECTION
+from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import Sizes
 from meta_magic.view.sliders import AT_ONCE, SECONDS, Designs, offer_sliders

@@ -15,8 +15,8 @@ import torch
 from meta_magic.session.recording import Recording
 from meta_magic.trace.failed_call import CellSource
 from meta_magic.trace.options import Options, list_names, make_rerun
-from meta_magic.trace.signature import EarlierCell
 from meta_magic.trace.trace import Trace
+from meta_magic.trace.units import EarlierCell
 
 
 def split_programs(imports: str, text: str) -> dict[str, str]:

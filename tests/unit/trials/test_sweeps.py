@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from meta_magic import MetaMagicError, TrialError, children, record
+from meta_magic import MetaMagicError, TrialError, record
+from meta_magic.trace import units
 
 
 def build(width, depth):
@@ -92,7 +93,7 @@ def test_an_interrupt_keeps_what_was_recorded(trace, monkeypatch):
         if text.startswith("2 of 3"):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(children, "OUTLETS", [interrupt])
+    monkeypatch.setattr(units, "OUTLETS", [interrupt])
     table = trace.sweep(width=[8, 9, 10])
     assert table["error"].fillna("").tolist() == ["", "", "interrupted"]
     assert table["params"][1] == count(9, 2)

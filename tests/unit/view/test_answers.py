@@ -11,7 +11,7 @@ from torch import nn
 
 from meta_magic import record
 from meta_magic.recording.identities.storages import MAX_COPIED_NBYTES
-from meta_magic.session.guard import RARE_COLLECTION
+from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.view.answers import (
     FORGOTTEN,
     answer_why,

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from meta_magic import record
-from meta_magic.session.guard import RARE_COLLECTION
+from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.view.payload import pack
 from meta_magic.view.sliders import Designs
 from meta_magic.view.stored_designs import (
