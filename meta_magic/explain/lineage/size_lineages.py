@@ -108,9 +108,10 @@ class Names:
 
 
 RECURRENT: Final = frozenset(
-    name + end
-    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
-    for end in ("", "_cell")
+    (
+        *("lstm", "gru", "rnn_tanh", "rnn_relu"),
+        *("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"),
+    )
 )
 """Native functions that may end the process if a size is wrong: they are not tried."""
 
@@ -200,7 +201,7 @@ class CallProbe:
         states = [n for n, rank in enumerate(ranks) if n and rank == N_OF_STATE]
         weights = [n for n, rank in enumerate(ranks) if n and rank == N_OF_STATE - 1]
         last, n_directions = len(node.shape) - 1, 1
-        if self._name.endswith("_cell"):
+        if self._name.endswith("cell"):
             part = Variable(1 + node.output, dim)
         elif not states or node.output > len(states):
             return Formula(UNKNOWN, ())
