@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from meta_magic.session.record import meta_like, record
     from meta_magic.teach.exercises import exercise, grade
     from meta_magic.trace.calls import ModuleCall, OpCall, TensorMetadata
-    from meta_magic.trace.failed_call import Note
     from meta_magic.trace.formulas.call_costs import flop_formula
     from meta_magic.trace.modules import ModuleNode, ModuleTensor
+    from meta_magic.trace.notes import Note
     from meta_magic.trace.options import ValueLimits
     from meta_magic.trace.signature import SourcePosition
     from meta_magic.trace.trace import Trace
@@ -128,7 +128,7 @@ MODULE_BY_NAME = {
     "TensorMetadata": "trace.calls",
     "ModuleNode": "trace.modules",
     "ModuleTensor": "trace.modules",
-    "Note": "trace.failed_call",
+    "Note": "trace.notes",
     "SourcePosition": "trace.signature",
     "Trace": "trace.trace",
     "Sent": "trace.world",

@@ -39,7 +39,7 @@ from meta_magic.ranks.recorded_ranks import enter_main, find_mismatches
 from meta_magic.session.record import record
 from meta_magic.session.recording import Recording
 from meta_magic.trace.expectations import CHECK_SECONDS
-from meta_magic.trace.failed_call import CellSource
+from meta_magic.trace.notes import CellSource
 from meta_magic.trace.options import (
     LIMITS,
     N_VALUES,

@@ -29,7 +29,7 @@ from meta_magic.check.records import (
     Verdict,
     pick_exit_code,
 )
-from meta_magic.trace.failed_call import FAILS
+from meta_magic.trace.notes import FAILS
 
 OUTCOMES: Final[dict[Outcome, str]] = {
     "right": "right",

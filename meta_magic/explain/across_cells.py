@@ -30,7 +30,7 @@ from meta_magic.explain.lineage.lineage_records import Lineage, LineageStep
 from meta_magic.explain.lineage.why import why as why_alone
 from meta_magic.torch_private.replacing import leave_dynamo_out
 from meta_magic.trace.calls import TensorMetadata
-from meta_magic.trace.failed_call import CellSource
+from meta_magic.trace.notes import CellSource
 from meta_magic.trace.options import Rerun
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import parse_block, restore_variables

@@ -33,7 +33,7 @@ from meta_magic.explain.note_rewrites import (
     list_bound,
     rewrite,
 )
-from meta_magic.trace.failed_call import Note
+from meta_magic.trace.notes import Note
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.annotations import check_annotations
 from meta_magic.trials.conditions import try_near_sizes

@@ -19,7 +19,7 @@ from meta_magic.explain.edits.program_text import (
     Spot,
     Stretch,
 )
-from meta_magic.trace.failed_call import Note
+from meta_magic.trace.notes import Note
 
 Part: TypeAlias = "str | ast.expr | list[ast.expr | ast.keyword]"
 """What a letter of a pattern stands for: a name after a dot, an expression, or the rest

@@ -130,7 +130,7 @@ class Run:
         failed.start(self._progress.finish)
 
     def _keep_trace(self) -> "Trace":
-        from meta_magic.trace.failed_call import CellSource  # noqa: PLC0415  needs torch
+        from meta_magic.trace.notes import CellSource  # noqa: PLC0415  needs torch
 
         namespace = self._shell.user_ns
         source = CellSource(

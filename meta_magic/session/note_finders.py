@@ -42,7 +42,7 @@ from meta_magic.torch_private.module_internals import (
     pick_own,
 )
 from meta_magic.trace.calls import OpCalls
-from meta_magic.trace.failed_call import FAILS, Note, sort_notes
+from meta_magic.trace.notes import FAILS, Note, sort_notes
 from meta_magic.trace.program import Program, find_on_meta
 from meta_magic.trace.signature import CPU, META, Geometry, Signature, SourcePosition
 from meta_magic.trace.units import format_bytes, format_flops

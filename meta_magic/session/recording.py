@@ -56,7 +56,7 @@ from meta_magic.torch_private.dispatcher import kernels_put_in
 from meta_magic.torch_private.modes import DisableTorchFunction, dispatch_mode_stack
 from meta_magic.torch_private.replacing import ImportedNames
 from meta_magic.torch_private.snapshot import RealTorch
-from meta_magic.trace.failed_call import CellSource
+from meta_magic.trace.notes import CellSource
 from meta_magic.trace.options import Options, ValueLimits
 from meta_magic.trace.program import Program, StoragesOnMeta
 from meta_magic.trace.summary import paused_collector

@@ -48,7 +48,7 @@ from meta_magic.trials.blocks import Sizes, set_sizes
 from meta_magic.trials.sandbox import enter_sandbox
 
 if TYPE_CHECKING:
-    from meta_magic.trace.failed_call import Note
+    from meta_magic.trace.notes import Note
 
 
 Fault: TypeAlias = tuple[float, str]

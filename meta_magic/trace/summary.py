@@ -42,7 +42,7 @@ from meta_magic.trace.units import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from meta_magic.trace.failed_call import Note
+    from meta_magic.trace.notes import Note
     from meta_magic.trace.op_columns import Decider, OpColumn
     from meta_magic.trace.trace import Trace
 

@@ -11,15 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meta_magic.trace.calls import ModuleCalls, OpCalls
-from meta_magic.trace.failed_call import (
-    MISTAKES,
-    CellSource,
-    FailedCall,
-    Note,
-    sort_notes,
-)
+from meta_magic.trace.failed_call import FailedCall
 from meta_magic.trace.formulas.call_costs import count_flops
 from meta_magic.trace.modules import ModuleNode
+from meta_magic.trace.notes import MISTAKES, CellSource, Note, sort_notes
 from meta_magic.trace.options import Rerun
 from meta_magic.trace.program import Program
 from meta_magic.trace.questions import Questions

@@ -15,7 +15,7 @@ import torch
 
 from meta_magic.children import start_clock
 from meta_magic.errors import TrialError
-from meta_magic.trace.failed_call import Note
+from meta_magic.trace.notes import Note
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import as_size, label, parse_block
 from meta_magic.trials.fit import Recordings

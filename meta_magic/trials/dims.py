@@ -17,8 +17,8 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from meta_magic.errors import TrialError
-from meta_magic.trace.failed_call import Note
 from meta_magic.trace.modules import ModuleNode
+from meta_magic.trace.notes import Note
 from meta_magic.trace.program import HEADER, MODULE_HEADER, Program, Structure
 from meta_magic.trace.signature import Geometry, Signature
 from meta_magic.trace.trace import Trace

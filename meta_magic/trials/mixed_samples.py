@@ -20,7 +20,7 @@ from meta_magic.replaying.steps import Request, Step, StepKind
 from meta_magic.replaying.verify import build_tensor
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.calls import ModuleCall, TensorMetadata
-from meta_magic.trace.failed_call import Note
+from meta_magic.trace.notes import Note
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_shape
 from meta_magic.trials.dims import find_dims

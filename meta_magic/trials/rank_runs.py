@@ -28,7 +28,7 @@ from meta_magic.ranks.recorded_ranks import (
 from meta_magic.replaying.real_rank import RealRank, RealSent
 from meta_magic.replaying.verify import COLUMNS
 from meta_magic.torch_private.distributed import has_group
-from meta_magic.trace.failed_call import CellSource
+from meta_magic.trace.notes import CellSource
 from meta_magic.trace.options import Rerun
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_bytes

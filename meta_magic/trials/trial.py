@@ -31,7 +31,7 @@ from meta_magic.errors import TrialError, hint_at
 from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.session.recording import Recording
 from meta_magic.torch_private.snapshot import Snapshot
-from meta_magic.trace.failed_call import CellSource
+from meta_magic.trace.notes import CellSource
 from meta_magic.trace.options import Rerun
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import (

@@ -28,7 +28,7 @@ from meta_magic.trace.summary import (
 from meta_magic.trace.units import format_line
 
 if TYPE_CHECKING:
-    from meta_magic.trace.failed_call import Note
+    from meta_magic.trace.notes import Note
     from meta_magic.trace.trace import Trace
 
 

@@ -13,7 +13,7 @@ from meta_magic.cost.wrong import (
     training,
 )
 from meta_magic.cost.wrong.flow import Flow, Mistake
-from meta_magic.trace.failed_call import Note, Severity
+from meta_magic.trace.notes import Note, Severity
 from meta_magic.trace.summary import paused_collector
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from meta_magic.torch_private.dispatcher import pad_packed
 from meta_magic.torch_private.modes import device_constructors
 from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.snapshot import FLAGS
-from meta_magic.trace.failed_call import Note
+from meta_magic.trace.notes import Note
 from meta_magic.trace.options import Options
 
 if TYPE_CHECKING:

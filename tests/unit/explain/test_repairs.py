@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from meta_magic.explain.across_cells import explain_later
-from meta_magic.trace.failed_call import CellSource
+from meta_magic.trace.notes import CellSource
 from tests.conformance.explanations import Piece, record_cell, record_pieces
 
 MODEL = """

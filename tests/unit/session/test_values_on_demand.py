@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from meta_magic import MissingValueError, ValueLimits, record
-from meta_magic.trace.failed_call import Note
+from meta_magic.trace.notes import Note
 from meta_magic.view.payload import build_payload
 
 
