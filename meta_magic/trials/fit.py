@@ -34,6 +34,7 @@ from meta_magic.trials.blocks import (
     find_constants,
     is_variable,
     list_sizes,
+    move_spot,
     parse_block,
 )
 from meta_magic.trials.slices import Slice, join_slice
@@ -47,16 +48,21 @@ SizeItems: TypeAlias = frozenset[tuple[str, int]]
 class Recordings:
     """Records a block again, and remembers the memory of each recording.
 
-    ``prepare`` is called before each recording; its errors pass through.
+    ``prepare`` is called before each recording; its errors pass through. ``at`` has
+    sizes that all recordings have instead of the block's own.
     """
 
     def __init__(
-        self, trace: Trace, prepare: Callable[[], None] = lambda: None
+        self,
+        trace: Trace,
+        prepare: Callable[[], None] = lambda: None,
+        at: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         if trace.error is not None:
             raise TrialError(f"it raised {trace.error}")
         self._trace = trace
         self._prepare = prepare
+        self._at = at
         self._current: dict[str, int] = {}
         self._samples: dict[tuple[bool, tuple[str, ...]], dict[SizeItems, Sample]] = {}
 
@@ -72,11 +78,12 @@ class Recordings:
         self, choices: tuple[str, ...], sizes: Sequence[Mapping[str, int]]
     ) -> list[Sample]:
         """Return the memory of the block at several sizes, recorded all at once."""
+        each = [{**self._at, **own} for own in sizes]
         keys = [
-            frozenset((n, size) for n, size in own.items() if size != self.read_size(n))
-            for own in sizes
+            frozenset((n, size) for n, size in one.items() if size != self._read_own(n))
+            for one in each
         ]
-        trace = self.find_trace(*{name for own in sizes for name in own})
+        trace = self.find_trace(*{name for one in each for name in one})
         known = self._samples.setdefault((trace is self._trace, choices), {})
         if not (known or choices) and trace is self._trace:
             known[frozenset()] = take_sample(trace)
@@ -91,7 +98,9 @@ class Recordings:
     ) -> dict[SizeItems, Sample]:
         for _ in todo:
             self._prepare()
-        sizes = [dict(key) for key in todo]
+        is_joined = self.joined is not None and trace is not self._trace
+        n_above = self.joined.n_above if self.joined and is_joined else 0
+        sizes = [{move_spot(name, n_above): n for name, n in key} for key in todo]
         answers = ask_trials(trace, lambda one, _: take_sample(one), sizes, choices)
         samples, errors = {}, []
         for key, sample in zip(todo, answers, strict=True):
@@ -140,9 +149,14 @@ class Recordings:
         """Return the sizes that code names, the block's first, without running it."""
         own = list_sizes(check_rerun(self._trace))
         joined = self.joined
-        return own | ({} if joined is None else list_sizes(joined.rerun))
+        sizes = own | ({} if joined is None else list_sizes(joined.rerun))
+        return {name: self._at.get(name, size) for name, size in sizes.items()}
 
     def read_size(self, name: str) -> int:
+        """Return the integer that a name has as its value when the block has run."""
+        return self._at[name] if name in self._at else self._read_own(name)
+
+    def _read_own(self, name: str) -> int:
         """Return the integer that a name had as its value when the block had run."""
         if name not in self._current:
             trace = self.find_trace(name)

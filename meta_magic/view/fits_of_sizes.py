@@ -12,6 +12,7 @@ says so.
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from meta_magic.cost.device_table import find_device
@@ -111,19 +112,22 @@ NOTHING: Final = (
 )
 
 
+NO_SIZES: Final[Mapping[str, int]] = MappingProxyType({})
+
+
 class StoppedError(Exception):
     """Raised in the thread that records, when the user stops it."""
 
 
-def offer_fits(trace: Trace) -> dict[str, Any]:
-    """Return what the Fit panel offers for a recording.
+def offer_fits(trace: Trace, at: Mapping[str, int] = NO_SIZES) -> dict[str, Any]:
+    """Return what the Fit panel offers for a recording with the sizes ``at``.
 
     ``sizes``: names and their values; ``choices``: names; ``reason``: why there is
     nothing to offer, or "".
     """
     sizes: dict[str, int] = {}
     try:
-        sizes = Recordings(trace).list_sizes()
+        sizes = Recordings(trace, at=at).list_sizes()
         reason = "" if sizes else NOTHING
     except Exception as error:  # noqa: BLE001  the report must not fail on any cell
         reason = str(error)
@@ -136,8 +140,8 @@ class FitsOf:
     Args:
         trace: The recording; see :func:`~meta_magic.view.answers.make_reference`.
         update: Sets traits of the report: ``growths``, all results so far;
-            ``stretches`` by name of a size; and ``fit_state``, with ``is_running`` and
-            a ``message``.
+            ``stretches`` by name of a size; ``fit_at``, the sizes of sliders that these
+            are of; and ``fit_state``, with ``is_running`` and a ``message``.
     """
 
     def __init__(self, trace: Trace, update: Update) -> None:
@@ -149,6 +153,7 @@ class FitsOf:
         self._growths: dict[tuple[str, tuple[str, ...]], Growth] = {}
         self._stretches: dict[str, dict[str, Any]] = {}
         self._n_recordings = 0
+        self._at: dict[str, int] = {}
 
     def forget(self) -> None:
         """Stop, and release the recording."""
@@ -164,7 +169,8 @@ class FitsOf:
         """Start the computation that a message asks for; stop it without a ``name``.
 
         It is how memory grows with the size ``name``, with each of ``choices``, with
-        all and with none, and the largest size that fits the accelerator ``device``.
+        all and with none, and the largest size that fits the accelerator ``device``;
+        ``at`` has the numbers of the sliders.
         """
         if "name" not in asked:
             self._stopped.set()
@@ -198,7 +204,13 @@ class FitsOf:
         trace, name = self._find(), asked["name"]
         if trace is None:
             raise TrialError(FORGOTTEN)
-        recordings = Recordings(trace, self._prepare)
+        at = asked.get("at", {})
+        if at != self._at:
+            self._at = at
+            self._growths.clear()
+            self._stretches.clear()
+            self._update(growths=[], stretches={}, fit_at=at)
+        recordings = Recordings(trace, self._prepare, at)
         nbytes = find_device(asked["device"]).nbytes
         chosen = asked["choices"]
         whole = [tuple(chosen)] if len(chosen) > 1 else []

@@ -222,6 +222,7 @@ class Report(MaterializePanel):
     settings = traitlets.Dict().tag(sync=True)
     sliders = traitlets.List(traitlets.Dict()).tag(sync=True)
     fit_state = traitlets.Dict().tag(sync=True)
+    fit_at = traitlets.Dict().tag(sync=True)
     growths = traitlets.List(traitlets.Dict()).tag(sync=True)
     stretches = traitlets.Dict().tag(sync=True)
 
@@ -233,7 +234,9 @@ class Report(MaterializePanel):
         **traits: Any,
     ) -> None:
         find = make_reference(trace.program, trace)
-        offers = Answers("offer", find, lambda trace, _: offer_fits(trace))
+        offers = Answers(
+            "offer", find, lambda trace, asked: offer_fits(trace, asked.get("at", {}))
+        )
         self._answers = (*answers_of(trace, designs), offers)
         self._fits = FitsOf(trace, self._update)
         sliders = []

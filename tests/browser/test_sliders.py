@@ -22,9 +22,10 @@ WAIT = 60_000
 WIDTHS = range(8, 33, 4)
 
 CONNECT = """() => {
+  const { send } = window.model;
   window.model.send = async (message) => {
+    if (message.kind !== "vary") return send(message);
     sent.push(message);
-    if (message.kind !== "vary") return;
     const { packed = [], ...answer } = await window.ask_kernel(message);
     const buffers = packed.map((one) =>
       new DataView(Uint8Array.from(atob(one), (c) => c.charCodeAt(0)).buffer));
@@ -222,6 +223,23 @@ def test_designs_are_compared_with_the_pinned_one(connect, trace, expect):
     expect(page.locator(".mm-changes li")).to_contain_text("model.0-1: 2 x Linear")
     page.get_by_role("button", name="Show pinned").click()
     expect(page.locator(".mm-slider output")).to_have_text("8")
+
+
+def test_what_fits_and_what_materialize_needs_follow_a_move(connect, trace, expect):
+    page = connect(trace)
+    move(page, "width", len(WIDTHS) - 1)
+    panel = page.get_by_role("group", name="Materialize")
+    expect(panel).to_contain_text("needs 8.3 KiB with these numbers")  # 2 * 32 * 33 * 4
+    expect(panel.get_by_role("button", name="Materialize")).to_be_disabled()
+    page.get_by_role("tab", name="Memory").click()
+    page.get_by_role("button", name="Work out").click()
+    asked = page.evaluate("sent.findLast(({ kind }) => kind === 'fit')")
+    assert asked["at"] == {"width": 32}
+    page.get_by_role("button", name="Reset").click()
+    expect(panel).to_contain_text("needs 1.0 KiB")
+    page.get_by_role("button", name="Work out").click()
+    asked = page.evaluate("sent.findLast(({ kind }) => kind === 'fit')")
+    assert asked["at"] == {}
 
 
 def test_what_a_design_lacks_stands_where_it_was(connect, expect):

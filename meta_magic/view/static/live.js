@@ -78,7 +78,7 @@ async function render({ model, el }) {
     /** @type {import("./report.js").Live} */
     const live = {
       make_values: (...tensor) => make_values(ask, ...tensor),
-      make_fit: (view) => add_work_out(view, model),
+      make_fit: (view, at = {}) => add_work_out(view, model, at),
       make_cell: find_make_cell(model),
       vary: null,
       follow: (selected) => {
@@ -94,7 +94,7 @@ async function render({ model, el }) {
     };
     const settings = model.get("settings");
     const kernel = { ask: make_ask(model, "vary"), set_cell: find_set_cell(model) };
-    const sliders = add_sliders(report, trace, settings, [live, VARIED], model.get("sliders"), kernel);
+    const sliders = add_sliders(report, trace, settings, [live, VARIED], model.get("sliders"), kernel, (other) => materialize?.follow(other));
     if (!trace.error) live.vary = sliders;
     const whole = mount_report(report, trace, settings, live);
     if (whole !== report) whole.append(panel);

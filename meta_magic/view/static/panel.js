@@ -1,7 +1,7 @@
 // The Materialize panel. It shows traits of the Python side, and sends the messages "choose",
 // "start" and "cancel".
 
-import { fill, make, make_id } from "./dom.js";
+import { fill, format_bytes, make, make_id } from "./dom.js";
 
 /**
  * @typedef {{root: number, path: string, device: string, init: string, dtype: string,
@@ -46,6 +46,7 @@ class Panel {
   /** Choices without an answer. */ n_pending = 0;
   timer = 0;
   /** The report that is shown. */ shown = "";
+  /** What sliders show instead of the cell. @type {import("./data.js").TraceView | null} */ other = null;
   /** A block below a root that was chosen. */ block = make("option");
   start = make("button", { type: "submit", class: "mm-start" }, "Materialize");
   cancel = make("button", {
@@ -167,9 +168,15 @@ class Panel {
     if (this.shown !== report) result.innerHTML = this.shown = report;
   };
 
-  /** Show the bytes and the forecast of the choice, or a choice that fits. */
+  /** Show the bytes and the forecast of the choice, or a choice that fits; of other numbers, their bytes. */
   show_outlook() {
-    const { model, controls } = this;
+    const { model, controls, other } = this;
+    if (other) {
+      const root = other.roots[model.get("places")[controls.module.selectedIndex] ?? 0];
+      this.budget.textContent = `needs ${format_bytes(other.modules[root]?.nbytes ?? 0)} with these numbers`;
+      this.forecast.textContent = "put them into the cell, and run it";
+      return;
+    }
     const where = controls.device.value;
     const [needed, fitting] = [model.get("needed"), model.get("fitting")];
     this.budget.textContent = (needed ? `needs ${needed} · ` : "")
@@ -185,7 +192,7 @@ class Panel {
     const had_focus = [start, cancel].some((button) => button === document.activeElement);
     const is_closed = is_running || !is_answered;
     for (const control of Object.values(controls)) control.disabled = is_closed;
-    start.disabled = is_closed || model.get("is_real") || !model.get("is_enough");
+    start.disabled = is_closed || Boolean(this.other) || model.get("is_real") || !model.get("is_enough");
     cancel.hidden = run.hidden = !is_running;
     bar.value = model.get("progress");
     left.textContent = model.get("left");
@@ -206,6 +213,10 @@ export function mount_panel({ model, el }) {
   panel.choose();
   return {
     pick: panel.pick.bind(panel),
+    follow: (/** @type {import("./data.js").TraceView | null} */ other) => {
+      panel.other = other;
+      panel.show();
+    },
     unmount: () => clearTimeout(panel.timer),
   };
 }

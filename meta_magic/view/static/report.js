@@ -24,7 +24,7 @@ import { explain_text, split_line } from "./meanings.js";
  *   of a failed cell: `line`, the text of the one line that opens the report; `why`, the id of
  *   the element above the traceback in which the explanation is shown, or ""
  * @typedef {{make_values: import("./details/parts.js").MakeValues,
- *   make_fit: (view: import("./memory/memory.js").MemoryView) => void,
+ *   make_fit: (view: import("./memory/memory.js").MemoryView, at?: Record<string, number>) => void,
  *   make_why: import("./why/chain.js").MakeWhy,
  *   make_cell: import("./why/repairs.js").MakeCell,
  *   vary: import("./source/source.js").Vary | null,

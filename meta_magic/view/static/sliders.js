@@ -41,7 +41,7 @@ class Sliders {
 
   /**
    * @param {Kernel} kernel @param {Offer[]} offers
-   * @param {(trace: import("./data.js").TraceView | null, difference: import("./difference.js").Difference) => void} show
+   * @param {(trace: import("./data.js").TraceView | null, difference: import("./difference.js").Difference, sizes: Sizes) => void} show
    *   draws the report of a trace; of null, that of the cell
    * @param {(is_waiting: boolean) => void} dim @param {() => void} insert puts the element into the page
    */
@@ -205,7 +205,7 @@ class Sliders {
     const output = printed && make("pre", { class: "mm-printed", tabindex: 0, "aria-label": "Printed with these numbers" }, printed);
     this.changes.replaceChildren(...[listed, output].filter(Boolean));
     this.dim(Boolean(error));
-    if (!error) this.show(trace ?? null, { text: "", changes: [], marks, removed });
+    if (!error) this.show(trace ?? null, { text: "", changes: [], marks, removed }, this.sizes);
   }
 
   async find_near() {
@@ -247,15 +247,17 @@ export function redraw_report(element, trace, settings, live) {
  * Put sliders above a report.
  * @param {HTMLElement} report @param {import("./data.js").TraceView} trace @param {import("./report.js").Settings} settings
  * @param {import("./report.js").Live[]} lives of the cell's own report, and of one with other numbers
- * @param {Offer[]} offers @param {Kernel} kernel
+ * @param {Offer[]} offers @param {Kernel} kernel @param {(other: import("./data.js").TraceView | null) => void} follow hears what is shown
  */
-export function add_sliders(report, trace, settings, [own, varied], offers, kernel) {
+export function add_sliders(report, trace, settings, [own, varied], offers, kernel, follow = () => {}) {
   let shown = trace;
-  const sliders = new Sliders(kernel, offers, (other, difference) => {
+  const sliders = new Sliders(kernel, offers, (other, difference, sizes) => {
     const next = other ?? trace;
     const marked = { ...settings, difference };
-    if (next !== shown) redraw_report(report, next, other ? marked : settings, other ? { ...varied, vary: own.vary } : own);
+    const live = other ? { ...varied, vary: own.vary, make_fit: (/** @type {any} */ view) => own.make_fit(view, sizes) } : own;
+    if (next !== shown) redraw_report(report, next, other ? marked : settings, live);
     shown = next;
+    follow(other);
   }, (is_waiting) => report.classList.toggle("mm-waiting", is_waiting),
   () => sliders.element.isConnected || report.before(sliders.element));
   if (offers.length) sliders.insert();

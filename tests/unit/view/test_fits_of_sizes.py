@@ -36,10 +36,10 @@ def trace():
 def ask():
     """Ask for a fit, and wait for all that is sent."""
 
-    def work_out(trace, name="batch", choices=(), on_sent=lambda _: None):
+    def work_out(trace, name="batch", choices=(), on_sent=lambda _: None, **more):
         sent = []
         fits = FitsOf(trace, lambda **traits: (sent.append(traits), on_sent(fits)))
-        asked = {"name": name, "choices": [*choices], "device": "t4"}
+        asked = {"name": name, "choices": [*choices], "device": "t4", **more}
         fits.receive(json.loads(json.dumps(asked)))
         fits.wait(TIMEOUT)
         return sent
@@ -78,6 +78,20 @@ def test_the_largest_size_is_that_of_fit(trace, ask):
     assert growth["recorded"] == fit.recorded
     assert growth.keys() == {*Growth.__dataclass_fields__}
     assert last(sent, "fit_state") == {"is_running": False, "message": ""}
+
+
+def test_with_the_numbers_of_sliders_it_is_that_of_a_cell_with_them(ask):
+    with record() as trace:
+        batch, width = 8, 256
+        train(batch, width)
+    with record() as other:
+        batch, width = 8, 512
+        train(batch, width)
+    sent, expected = ask(trace, at={"width": 512}), ask(other)
+    for name in ("growths", "stretches"):
+        assert last(sent, name) == last(expected, name)
+    assert last(sent, "fit_at") == {"width": 512}
+    assert offer_fits(trace, {"width": 512}) == offer_fits(other)
 
 
 def test_each_choice_is_shown_as_soon_as_it_is_known(trace, ask):

@@ -13,7 +13,7 @@ import { Peaks } from "./peaks.js";
  *   send: (content: object) => void}} FitModel
  */
 
-const TRAITS = ["fit_state", "growths", "stretches"];
+const TRAITS = ["fit_state", "growths", "stretches", "fit_at"];
 const OTHER_PROGRAM = "The cell runs another program at the size that it has: the curve above stays as recorded.";
 const NO_CURVE = "Operators differ by size: each point was recorded, and nothing is known in between.";
 
@@ -39,9 +39,14 @@ class WorkOut {
   back = make("button", { type: "button", class: "mm-link", onclick: () => this.reset() }, "as recorded");
   peaks = new Peaks((size) => this.take(size));
 
-  /** @param {import("./memory.js").MemoryView} view @param {FitModel} model @param {FitOffer} offer */
-  constructor(view, model, { sizes, choices }) {
+  /**
+   * @param {import("./memory.js").MemoryView} view @param {FitModel} model @param {FitOffer} offer
+   * @param {Record<string, number>} at the numbers of sliders
+   */
+  constructor(view, model, { sizes, choices }, at) {
     this.view = view;
+    this.at = at;
+    this.check.hidden = Object.keys(at).length > 0;
     this.model = model;
     this.ask_check = make_ask(model, "check");
     this.pick.append(...Object.entries(sizes).map(([name, value]) =>
@@ -77,7 +82,7 @@ class WorkOut {
     const choices = this.boxes.flatMap(({ checked, value }) => (checked ? [value] : []));
     this.late = setTimeout(() => this.status.replaceChildren(NOT_YET), SILENCE);
     this.status.replaceChildren("asking the kernel…");
-    this.send({ name: this.pick.value, choices, device: this.view.times.device.name });
+    this.send({ name: this.pick.value, choices, device: this.view.times.device.name, at: this.at });
   }
 
   /** Show for which values of the size the cell runs. */
@@ -116,10 +121,15 @@ class WorkOut {
     });
   }
 
+  /** Whether what the kernel worked out is of these numbers. */
+  get is_own() {
+    return JSON.stringify(this.model.get("fit_at") ?? {}) === JSON.stringify(this.at);
+  }
+
   /** Of the size that is picked, if the program is one. */
   get stretches() {
-    const found = this.model.get("stretches")[this.pick.value];
-    return found?.row.length ? found : null;
+    const found = this.is_own && this.model.get("stretches")[this.pick.value];
+    return found && found.row.length ? found : null;
   }
 
   show() {
@@ -127,7 +137,7 @@ class WorkOut {
     this.seen = TRAITS.map((name) => model.get(name));
     const { is_running = false, message = "" } = model.get("fit_state");
     /** @type {Growth[]} */
-    const all = model.get("growths").filter(({ name }) => name === pick.value);
+    const all = model.get("growths").filter(({ name }) => this.is_own && name === pick.value);
     const growths = all.filter(({ reason }) => !reason);
     const left = [this.start, this.stop].find(is_focused);
     this.check.disabled = is_running;
@@ -180,12 +190,12 @@ class WorkOut {
 
 /**
  * Beside the table of what fits, have what a kernel works out; or why it cannot.
- * @param {import("./memory.js").MemoryView} view @param {FitModel} model
+ * @param {import("./memory.js").MemoryView} view @param {FitModel} model @param {Record<string, number>} at
  */
-export function add_work_out(view, model) {
+export function add_work_out(view, model, at) {
   const place = make("div");
   view.fit.element.append(place);
-  show_answer(place, "looking at the cell…", make_ask(model, "offer")({}), (/** @type {FitOffer} */ offer) => [offer.reason
+  show_answer(place, "looking at the cell…", make_ask(model, "offer")({ at }), (/** @type {FitOffer} */ offer) => [offer.reason
     ? make("p", {}, `Other sizes and choices cannot be tried: ${offer.reason}.`)
-    : new WorkOut(view, model, offer).element]);
+    : new WorkOut(view, model, offer, at).element]);
 }
