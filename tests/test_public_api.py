@@ -83,6 +83,20 @@ def test_importing_the_package_imports_neither_torch_nor_what_draws():
     assert heavy.isdisjoint(run.stdout.split())
 
 
+def test_materializing_imports_nothing_of_torch_distributed_that_torch_does_not():
+    code = """import meta_magic as mm, sys, torch
+before = {*sys.modules}
+with mm.record():
+    model = torch.nn.Linear(2, 2)
+mm.materialize(model)
+print(*{*sys.modules} - before)"""
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    heavy = "torch.distributed.checkpoint", "torch.distributed.fsdp", "torch._dynamo"
+    assert not [name for name in run.stdout.split() if name.startswith(heavy)]
+
+
 def test_every_error_is_a_meta_magic_error():
     assert issubclass(meta_magic.MixedDeviceError, meta_magic.MetaMagicError)
     assert issubclass(meta_magic.UnfinishedTraceError, meta_magic.MetaMagicError)
