@@ -144,6 +144,13 @@ WIDGET: Final = "application/vnd.jupyter.widget-view+json"
 """The kind of output that a bar of progress is."""
 
 
+PICTURES: Final = ("_repr_png_", "_repr_jpeg_", "_repr_svg_", "_repr_mimebundle_")
+"""Methods of what a notebook shows as a picture, if it is the last value of a cell."""
+
+last_values: list[str] = []
+"""The classes of such values of blocks in the sandbox."""
+
+
 class Refused(BaseException):
     """Raised in a block that does what a trial may not do.
 
@@ -184,6 +191,13 @@ def enter_sandbox() -> list[str]:
     return refused
 
 
+def note_last_value(value: object) -> None:
+    """Note the last value of a cell, if a notebook would show it as a picture."""
+    kind = type(value)
+    if any(callable(getattr(kind, name, None)) for name in PICTURES):
+        last_values.append(kind.__name__)
+
+
 def has_plotted() -> bool:
     """Whether a block that ran in the sandbox showed a picture, or left one to show."""
     pyplot, ipython = map(sys.modules.get, ("matplotlib.pyplot", "IPython"))
@@ -191,7 +205,7 @@ def has_plotted() -> bool:
     shown = getattr(getattr(shell, "display_pub", None), "outputs", ())
     kinds = {kind for output in shown for kind in output["data"]} - {WIDGET}
     is_shown = any(kind.startswith(("image/", "application/")) for kind in kinds)
-    return is_shown or bool(pyplot and pyplot.get_fignums())
+    return is_shown or bool(last_values or (pyplot and pyplot.get_fignums()))
 
 
 def _refuse_input(prompt: object = "", /) -> str:

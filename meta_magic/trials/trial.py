@@ -46,7 +46,12 @@ from meta_magic.trials.blocks import (
     split_block,
     split_modules,
 )
-from meta_magic.trials.sandbox import Refused, enter_sandbox, is_refusal
+from meta_magic.trials.sandbox import (
+    Refused,
+    enter_sandbox,
+    is_refusal,
+    note_last_value,
+)
 from meta_magic.trials.trial_choices import (
     Choice,
     Fault,
@@ -403,6 +408,7 @@ def record_block(
         value = recording.guard.run(
             lambda: _run_in_modes(rerun, block, variables, choose)
         )
+        note_last_value(value)
     except (Exception, Refused, SystemExit, KeyboardInterrupt) as raised:  # noqa: BLE001  the block's
         error = raised
     trace = recording.finish(error, variables, CellSource(file=rerun.file))

@@ -142,12 +142,18 @@ def test_what_a_cell_prints_is_that_of_the_numbers():
 
 
 @pytest.mark.parametrize(
-    "plot", ["plt.plot([1, n])", "display({'image/png': ''}, raw=True)"]
+    "plot",
+    [
+        "plt.plot([1, n])",
+        "display({'image/png': ''}, raw=True)",
+        "go.Figure()",  # as the last value
+    ],
 )
 def test_a_cell_that_plots_is_declined(shell, plot):
     pytest.importorskip("matplotlib")
     shell.run_cell(
         "import torch, matplotlib, matplotlib.pyplot as plt\n"
+        "import plotly.graph_objects as go\n"
         "from IPython.display import display\n"
         "matplotlib.use('agg')"
     )
