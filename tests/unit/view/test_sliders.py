@@ -25,70 +25,96 @@ PARTS = ("geometries", "storages", "memory", "modules", "work", "calls", "owners
 """Of the payload: what does not depend on lines of the code and on seconds."""
 
 
-def attend(width):
-    layer = nn.TransformerEncoderLayer(width, 4, 2 * width, batch_first=True)
-    return nn.TransformerEncoder(layer, 2)(torch.ones(2, 5, width))
+def attend(*, batch, length, width, heads, layers):
+    layer = nn.TransformerEncoderLayer(width, heads, 2 * width, batch_first=True)
+    return nn.TransformerEncoder(layer, layers)(torch.ones(batch, length, width))
 
 
-def step(width):
-    model = nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 3))
+def step(*, batch, inputs, width, classes):
+    model = nn.Sequential(nn.Linear(inputs, width), nn.ReLU())
+    model.append(nn.Linear(width, classes))
     optimizer = torch.optim.AdamW(model.parameters())
-    nn.functional.cross_entropy(model(torch.ones(4, 8)), torch.arange(4) % 3).backward()
+    wanted = torch.arange(batch) % classes
+    nn.functional.cross_entropy(model(torch.ones(batch, inputs)), wanted).backward()
     optimizer.step()
     return model, optimizer
 
 
-def convolve(width):
+def convolve(*, batch, channels, width, kernel, side):
     return nn.Sequential(
-        nn.Conv2d(3, width, 3), nn.BatchNorm2d(width), nn.MaxPool2d(2), nn.Flatten()
-    )(torch.ones(2, 3, 16, 16))
+        nn.Conv2d(channels, width, kernel),
+        nn.BatchNorm2d(width),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+    )(torch.ones(batch, channels, side, side))
 
 
-def recur(width):
-    return nn.LSTM(8, width, 2, bidirectional=True)(torch.ones(5, 2, 8))
+def recur(*, length, batch, inputs, width, layers):
+    lstm = nn.LSTM(inputs, width, layers, bidirectional=True)
+    return lstm(torch.ones(length, batch, inputs))
 
 
-def embed(width):
-    x = nn.Embedding(50, width)(torch.arange(12).view(3, 4))
+def embed(*, batch, length, vocabulary, width):
+    numbers = torch.arange(batch * length).view(batch, length) % vocabulary
+    x = nn.Embedding(vocabulary, width)(numbers)
     return nn.functional.scaled_dot_product_attention(x, x, x)
 
 
-def mask(width):
-    x = torch.ones(width, 3)
-    return x[torch.arange(width) % 2 == 0].sum()
+def mask(*, length, width):
+    x = torch.ones(length, width)
+    return x[torch.arange(length) % 2 == 0].sum()
 
 
-def branch(width):
+def branch(*, batch, width):
     layers = [nn.Linear(width, width) for _ in range(2 if width > 20 else 1)]
-    return nn.Sequential(*layers)(torch.ones(1, width))
+    return nn.Sequential(*layers)(torch.ones(batch, width))
 
 
-def upsample(width):
-    x = nn.ConvTranspose2d(width, width // 2, 2, 2)(torch.ones(1, width, 4, 4))
+def upsample(*, batch, width, side):
+    up = nn.ConvTranspose2d(width, width // 2, 2, 2)
+    x = up(torch.ones(batch, width, side, side))
     return torch.cat([x, x], 1).permute(0, 2, 3, 1).reshape(-1, width)
 
 
-MODELS = (attend, step, convolve, recur, embed, mask, branch, upsample)
+MODELS = {
+    attend: {"batch": 2, "length": 5, "width": 16, "heads": 4, "layers": 2},
+    step: {"batch": 4, "inputs": 8, "width": 16, "classes": 3},
+    convolve: {"batch": 2, "channels": 3, "width": 16, "kernel": 3, "side": 16},
+    recur: {"length": 5, "batch": 2, "inputs": 8, "width": 16, "layers": 2},
+    embed: {"batch": 3, "length": 4, "vocabulary": 50, "width": 16},
+    mask: {"length": 16, "width": 3},
+    branch: {"batch": 1, "width": 16},
+    upsample: {"batch": 1, "width": 16, "side": 4},
+}
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_slider_shows_what_a_fresh_recording_has(model):
-    with record(params={"width": [8, 16, 24, 40]}) as trace:
-        width = 16
-        kept = model(width)
-    designs = Designs()
-    for width in (8, 24, 40):
-        asked = {"sizes": {"width": width}, "pinned": {"width": 16}}
-        answer = designs.answer(trace, asked)
-        assert "error" not in answer, answer["error"]
-        shown = json.loads(gzip.decompress(answer["buffers"][0]))
-        with record() as fresh:
-            kept = model(width)
-        expected = json.loads(json.dumps(build_payload(fresh)))
-        for part in PARTS:
-            assert shown[part] == expected[part], part
-        assert shown["ops"]["signature"] == expected["ops"]["signature"]
-    del kept
+def test_each_slider_shows_what_a_fresh_cell_has(shell, model):
+    own, designs, n_equal = MODELS[model], Designs(), 0
+    shell.user_ns["model"] = model
+    options = " ".join(f"-p {name}=1..99" for name in own)
+
+    def run(sizes):
+        lines = [f"{name} = {size}" for name, size in sizes.items()]
+        call = f"kept = model({', '.join(f'{name}={name}' for name in sizes)})"
+        return shell.run_cell("\n".join([f"%%meta -q {options}", *lines, call]))
+
+    run(own).raise_error()
+    trace = shell.user_ns["_meta"]
+    moves = [{name: n} for name, size in own.items() for n in (size + 1, 2 * size)]
+    for move in moves:
+        answer = designs.answer(trace, {"sizes": own | move, "pinned": own})
+        if run(own | move).success:
+            assert "error" not in answer, (move, answer["error"])
+            shown = json.loads(gzip.decompress(answer["buffers"][0]))
+            expected = json.loads(json.dumps(build_payload(shell.user_ns["_meta"])))
+            for part in PARTS:
+                assert shown[part] == expected[part], (move, part)
+            assert shown["ops"]["signature"] == expected["ops"]["signature"]
+            n_equal += 1
+        else:
+            assert answer["error"], move
+    assert n_equal >= len(moves) - 2
 
 
 @pytest.mark.parametrize(
