@@ -7,7 +7,7 @@ comparisons of plain records. Read :func:`compare` first.
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import groupby, islice
+from itertools import groupby, islice, takewhile
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -434,10 +434,12 @@ def _describe(
     of_models = [c for c in changes if c.kind == "settings" and "." not in c.name]
     sizes = sizes or [c.text for c in of_models]
     known = OF_SIZES if sizes else ()
+    alike = [*_list_renamed_alike(changes)]
     others = [
         one
         for one in changes
         if one.kind not in known
+        and one not in alike
         and not (one.kind in {"added", "removed"} and one.class_name in counted)
     ]
     parts = [
@@ -445,6 +447,9 @@ def _describe(
         *sizes,
         *_describe_changes(others),
     ]
+    if alike:
+        classes = "classes" if len(alike) > 1 else "class"
+        parts.append(f"{len(alike)} {classes} inside renamed alike")
     old, new = totals["params"]
     if old != new:
         sign = "+" if new > old else "-"
@@ -484,6 +489,23 @@ def _describe_counts(pairs: Sequence[Pair]) -> Iterator[tuple[set[str], str]]:
         if alone and kinds[0] != kinds[1] and old != new and max(old, new) > MANY:
             (was,), (now,) = kinds
             yield {was, now}, f"{new} {now} instead of {old} {was}"
+
+
+def _list_renamed_alike(changes: Sequence[Change]) -> Iterator[Change]:
+    """Yield classes that changed as their root's: ``BertLayer`` as ``BertModel``."""
+    renamed = [one for one in changes if one.kind == "class"]
+    for root in renamed:
+        old, new = root.text[5:], root.class_name
+        ends = zip(reversed(old), reversed(new), strict=False)
+        end = len([*takewhile(lambda pair: pair[0] == pair[1], ends)])
+        if "." in root.name or not end:
+            continue
+        old, new = old[:-end], new[:-end]
+        for one in renamed:
+            was = one.text[5:]
+            is_alike = was.startswith(old) and new + was[len(old) :] == one.class_name
+            if one is not root and old and is_alike:
+                yield one
 
 
 def _describe_changes(changes: Sequence[Change]) -> Iterator[str]:

@@ -347,6 +347,26 @@ def test_a_sentence_tells_sizes_and_what_else_changed():
     assert "model.3: weight is tied" in text
 
 
+def test_classes_that_are_renamed_as_their_root_leave_room_for_sizes():
+    def make(prefix, width):
+        def build(self):
+            nn.Module.__init__(self)
+            self.layer = type(f"{prefix}Layer", (nn.Sequential,), {})(nn.ReLU())
+            self.head = nn.Linear(8, width)
+
+        kind = type(f"{prefix}Model", (nn.Module,), {"__init__": build})
+        with record() as trace:
+            model = kind()
+            model.layer(model.head(torch.ones(1, 8)))
+        return trace
+
+    text = diff(make("Bert", 4), make("Roberta", 6)).text
+    changes = "RobertaModel instead of BertModel; model.head: out_features 4 -> 6"
+    assert text.removeprefix("model ").startswith(changes)
+    assert text.count("instead of") == 1
+    assert "; 1 class inside renamed alike; " in text
+
+
 def test_a_container_of_another_name_and_class_is_compared_inside():
     class One(nn.Module):
         def __init__(self, name, kind, width):
