@@ -103,6 +103,7 @@ def test_a_kernel_is_asked_for_a_size_and_choices(serve, trace, expect):
         "name": "width",
         "choices": ["checkpointing"],
         "device": DEVICE,
+        "at": {},  # no slider was moved
     }
 
 

@@ -284,6 +284,8 @@ def open_saved(page, tmp_path):
 READ = """() => {
   const report = document.querySelector(".mm-sliders").nextElementSibling;
   const status = document.querySelector(".mm-sliders [role=status]").textContent;
+  const ask = report.querySelector(".mm-work-out"); // what only a kernel answers
+  if (ask) ask.hidden = true;
   return report.classList.contains("mm-waiting") && !status.startsWith("line")
     ? "" : status + report.innerText.replace(/[0-9.]+ m?s /, "");
 }"""
