@@ -15,6 +15,7 @@ import builtins
 import ctypes
 import errno
 import os
+import re
 import signal
 import struct
 import sys
@@ -144,7 +145,7 @@ WIDGET: Final = "application/vnd.jupyter.widget-view+json"
 """The kind of output that a bar of progress is."""
 
 
-PICTURES: Final = ("_repr_png_", "_repr_jpeg_", "_repr_svg_", "_repr_mimebundle_")
+PICTURES: Final = re.compile("[_]repr_(png|jpeg|svg|mimebundle)_")
 """Methods of what a notebook shows as a picture, if it is the last value of a cell."""
 
 last_values: list[str] = []
@@ -194,7 +195,7 @@ def enter_sandbox() -> list[str]:
 def note_last_value(value: object) -> None:
     """Note the last value of a cell, if a notebook would show it as a picture."""
     kind = type(value)
-    if any(callable(getattr(kind, name, None)) for name in PICTURES):
+    if any(map(PICTURES.fullmatch, dir(kind))):
         last_values.append(kind.__name__)
 
 
