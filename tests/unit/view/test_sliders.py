@@ -337,7 +337,7 @@ def read_parts(answer):
 def test_a_number_recorded_ahead_shows_the_same():
     with record(params={"width": range(8, 64, 8)}) as trace:
         width = 16
-        kept = attend(width)
+        kept = attend(batch=2, length=5, width=width, heads=4, layers=2)
     designs = Designs()
     for value in range(24, 64, 8):
         asked = {"sizes": {"width": value}, "pinned": {"width": 16}}
