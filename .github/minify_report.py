@@ -25,7 +25,7 @@ except ImportError:
 
 
 class MinifyReport(BuildHookInterface):
-    """Adds what is minified to the files that ``view/html.py`` reads."""
+    """Adds what is minified to the files that ``view/scripts.py`` reads."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Write it, and have it included."""
@@ -60,8 +60,8 @@ def minify_report(root: Path) -> dict[str, bytes]:
 
 
 def load_scripts(root: Path) -> ModuleType:
-    """Return ``view/html.py`` by itself: its package imports torch."""
-    spec = spec_from_file_location("scripts", root / "meta_magic/view/html.py")
+    """Return ``view/scripts.py`` by itself: its package imports torch."""
+    spec = spec_from_file_location("scripts", root / "meta_magic/view/scripts.py")
     scripts = module_from_spec(spec)
     spec.loader.exec_module(scripts)
     return scripts

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from meta_magic.view import html, page
+from meta_magic.view import page, scripts
 from meta_magic.view.html import render_html
 from meta_magic.view.page import render_snapshot, write_base91
 from meta_magic.view.payload import pack
@@ -27,7 +27,7 @@ def as_from_a_wheel():
     """Have reports written as from a wheel."""
     minified = minify_report()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(html, "read_built", minified.__getitem__)
+        patch.setattr(scripts, "read_built", minified.__getitem__)
         forget_files()
         yield
     forget_files()
@@ -36,9 +36,9 @@ def as_from_a_wheel():
 def forget_files():
     """Have what reports are made of read anew."""
     for read in (
-        html.read_script,
-        html.read_styles,
-        html.pack_report,
+        scripts.read_script,
+        scripts.read_styles,
+        scripts.pack_report,
         page.write_report,
     ):
         read.cache_clear()

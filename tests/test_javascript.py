@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from meta_magic import record
-from meta_magic.view.html import (
+from meta_magic.view.scripts import (
     IMPORT,
     KINDS,
     STATIC,

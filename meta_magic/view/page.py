@@ -21,14 +21,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from meta_magic.view.html import (
-    Saved,
-    pack_report,
-    read_script,
-    read_styles,
-    render_html,
-)
+from meta_magic.view.html import render_html
 from meta_magic.view.payload import pack
+from meta_magic.view.scripts import Saved, pack_report, read_script, read_styles
 
 if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace

@@ -12,7 +12,7 @@ import numpy as np
 
 from meta_magic.trace.units import format_bytes
 from meta_magic.trace.world import Sent, World, describe_ranks
-from meta_magic.view.html import read_styles
+from meta_magic.view.scripts import read_styles
 
 if TYPE_CHECKING:
     from meta_magic.ranks.recorded_ranks import Ranks

@@ -37,8 +37,8 @@ from meta_magic.view.choices import (
     render_materialize_report,
 )
 from meta_magic.view.fits_of_sizes import FitsOf, offer_fits
-from meta_magic.view.html import read_script, read_styles
 from meta_magic.view.payload import pack
+from meta_magic.view.scripts import read_script, read_styles
 
 if TYPE_CHECKING:
     from meta_magic.trace.modules import ModuleNode

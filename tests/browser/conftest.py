@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from meta_magic.view.html import join_scripts, join_styles
 from meta_magic.view.payload import pack
+from meta_magic.view.scripts import join_scripts, join_styles
 from tests.browser.lab import (
     CHROMIUM,
     CLOSE,

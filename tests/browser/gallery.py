@@ -21,8 +21,8 @@ from traitlets.config import Config
 
 from meta_magic.trace.units import format_bytes
 from meta_magic.view.choices import describe_root
-from meta_magic.view.html import join_scripts, join_styles
 from meta_magic.view.payload import pack
+from meta_magic.view.scripts import join_scripts, join_styles
 from tests.browser.gallery_models import CELLS, LOAD
 from tests.browser.lab import open_chromium
 from tests.browser.served import ADDRESS, PAGE, TRAITS, VIEWS

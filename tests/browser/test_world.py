@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from meta_magic import record
-from meta_magic.view.html import join_scripts
+from meta_magic.view.scripts import join_scripts
 from tests.browser.gallery import SETTLE
 from tests.browser.served import list_unreadable, show
 
