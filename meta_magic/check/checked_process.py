@@ -23,7 +23,7 @@ from typing import IO, Any, Final, NamedTuple, TypeAlias, cast
 
 from meta_magic.check.records import BlockResult, Request, Verdict, make_unchecked
 from meta_magic.errors import CheckError
-from meta_magic.trace.units import OUTLETS
+from meta_magic.trace.progress import OUTLETS
 
 with suppress(ImportError):  # on Windows
     import resource

@@ -39,7 +39,8 @@ from meta_magic.check.records import (
 )
 from meta_magic.errors import BudgetError, CheckError, ExerciseError, hint_at
 from meta_magic.trace.expectations import QUANTITIES, parse_amount, parse_budget
-from meta_magic.trace.units import format_bytes, show_line
+from meta_magic.trace.progress import show_line
+from meta_magic.trace.units import format_bytes
 
 UNCHECKED: Final = 2
 INTERRUPTED: Final = 130

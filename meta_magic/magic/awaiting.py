@@ -51,7 +51,7 @@ class CellParts:
         return self
 
     def __exit__(self, *_: object) -> None:
-        from meta_magic.torch_private.snapshot import put_back  # noqa: PLC0415  torch
+        from meta_magic.torch_private.interrupts import put_back  # noqa: PLC0415  torch
 
         if self._task is not None:
             put_back(self._handle, self._handler)

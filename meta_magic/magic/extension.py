@@ -19,8 +19,9 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from meta_magic.magic.awaiting import AwaitTransformer
-from meta_magic.magic.line_options import VALUES_BY_NAME, list_values
+from meta_magic.magic.line_options import VALUES_BY_NAME
 from meta_magic.magic.magics import COMMANDS, MetaMagics
+from meta_magic.magic.materialize_line import list_values
 from meta_magic.magic.plain_cells import PlainCells
 from meta_magic.magic.run import read_limits
 from meta_magic.magic.tracebacks import UsersFrame

@@ -21,16 +21,14 @@ from traitlets import Bool, Float, Int
 from meta_magic.magic.awaiting import CellParts
 from meta_magic.magic.cell import Body, History
 from meta_magic.magic.line_options import (
-    COMMAND,
     LEADING,
     SMALLEST,
     VALUES_BY_NAME,
-    is_command,
     line_cell_magic_with_options,
     output_can_be_silenced,
-    run_command,
     suggest,
 )
+from meta_magic.magic.materialize_line import COMMAND, is_command, run_command
 from meta_magic.magic.run import Run
 from meta_magic.magic.tracebacks import WHOLE, show_whole
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
-from meta_magic.trace.units import name_cell
+from meta_magic.trace.earlier_cells import name_cell
 
 if TYPE_CHECKING:
     from meta_magic.magic.magics import MetaMagics

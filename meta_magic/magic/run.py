@@ -22,13 +22,13 @@ from meta_magic.magic.reports import (
 )
 from meta_magic.magic.tracebacks import trim_traceback
 from meta_magic.session.collector import RARE_COLLECTION
-from meta_magic.trace.units import OUTLETS, write_to_terminal
+from meta_magic.trace.progress import OUTLETS, write_to_terminal
 
 if TYPE_CHECKING:
     from IPython.display import DisplayHandle
 
     from meta_magic.session.recording import Recording
-    from meta_magic.torch_private.snapshot import Interrupts
+    from meta_magic.torch_private.interrupts import Interrupts
     from meta_magic.trace.options import Options, Rerun, ValueLimits
     from meta_magic.trace.trace import Trace
 
@@ -150,7 +150,7 @@ class Run:
 def make_interrupts() -> "Interrupts":
     """Return a handler of interrupts, which wait while a thread starts or ends."""
     try:
-        from meta_magic.torch_private.snapshot import Interrupts, uninterrupted  # noqa: PLC0415  needs torch
+        from meta_magic.torch_private.interrupts import Interrupts, uninterrupted  # noqa: PLC0415  needs torch
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

@@ -37,9 +37,9 @@ from meta_magic.materializing.targets import (
 )
 from meta_magic.recording.identities.storages import as_bytes
 from meta_magic.replaying.call_runner import make_view
+from meta_magic.torch_private.interrupts import Interrupts
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import buffers_of, parameters_of
-from meta_magic.torch_private.snapshot import Interrupts
 from meta_magic.torch_private.tensor_internals import (
     is_view,
     is_wrapper,

@@ -18,7 +18,7 @@ from torch import Tensor, UntypedStorage
 
 from meta_magic.recording.identities.origins import live_storages_of
 from meta_magic.replaying.operators import is_dense
-from meta_magic.torch_private.snapshot import uninterrupted
+from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.trace.program import Program
 from meta_magic.trace.signature import Geometry, span_nbytes
 

@@ -22,7 +22,7 @@ from meta_magic.replaying.storage_index import (
     StorageWriters,
     read_rows,
 )
-from meta_magic.torch_private.snapshot import uninterrupted
+from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.trace.program import DRAW, HEADER, Program, Randomness
 from meta_magic.trace.program_facts import Constant
 from meta_magic.trace.signature import CallSite, Geometry, Signature

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from meta_magic.torch_private.snapshot import uninterrupted
+from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.torch_private.tensor_internals import CONSTRUCTORS, POSITIONS
 from meta_magic.trace.program import HEADER, Program
 from meta_magic.trace.signature import Signature, span_nbytes

@@ -24,8 +24,9 @@ from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.formulas.call_costs import count_flops
 from meta_magic.trace.options import N_VALUES, ValueLimits
 from meta_magic.trace.program_facts import Evaluation
+from meta_magic.trace.progress import show_line
 from meta_magic.trace.signature import CPU, Signature
-from meta_magic.trace.units import format_bytes, format_flops, show_line
+from meta_magic.trace.units import format_bytes, format_flops
 
 GROUPS: Final = Path("/sys/fs/cgroup")
 CONTROL_GROUPS: Final = (

@@ -23,14 +23,10 @@ from torch.overrides import TorchFunctionMode
 
 from meta_magic.recording.rows.writers import RecordingReplacements
 from meta_magic.session.raised_calls import USERS, home_of
+from meta_magic.torch_private.interrupts import Interrupts, must_wait, uninterrupted
 from meta_magic.torch_private.modes import function_mode_stack, pop_function_mode
 from meta_magic.torch_private.replacing import PROFILE_OF_THREADS, Replacements
-from meta_magic.torch_private.snapshot import (
-    Interrupts,
-    Snapshot,
-    must_wait,
-    uninterrupted,
-)
+from meta_magic.torch_private.snapshot import Snapshot
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from torch import _ops
 from torch._decomp import decomposition_table
 from torch.library import _impls
 
-from meta_magic.torch_private.snapshot import uninterrupted
+from meta_magic.torch_private.interrupts import uninterrupted
 
 OpOverload = _ops.OpOverload
 DispatchKey = torch._C.DispatchKey

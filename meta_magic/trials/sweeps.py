@@ -27,8 +27,9 @@ from meta_magic.ranks.recorded_ranks import (
 )
 from meta_magic.trace.expectations import Limit, parse_budget
 from meta_magic.trace.modules import count_elements
+from meta_magic.trace.progress import show_line
 from meta_magic.trace.trace import Trace
-from meta_magic.trace.units import format_line, show_line
+from meta_magic.trace.units import format_line
 from meta_magic.trace.world import Peers, SentCalls, read_ranks
 from meta_magic.trials.blocks import Sizes, as_size, find_bound, set_sizes
 from meta_magic.trials.fit import Recordings, find_sized_device

@@ -28,9 +28,10 @@ from meta_magic.explain.across_cells import translate
 from meta_magic.explain.edits.program_text import Edit, Stretch, apply_edit
 from meta_magic.explain.explanations import Explanation, explain_alone
 from meta_magic.session.collector import RARE_COLLECTION
+from meta_magic.trace.earlier_cells import count_cells
 from meta_magic.trace.modules import at_any_depth
 from meta_magic.trace.trace import Trace
-from meta_magic.trace.units import count_cells, format_line
+from meta_magic.trace.units import format_line
 from meta_magic.trials.blocks import (
     Sizes,
     check_same,

@@ -31,6 +31,7 @@ from meta_magic.torch_private.dispatcher import (
     run_kernel,
     schema_of,
 )
+from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.torch_private.modes import DisableAutocast
 from meta_magic.torch_private.replaced import (
     AUTOCAST_ENTRY,
@@ -46,7 +47,7 @@ from meta_magic.torch_private.replaced import (
     Replaceable,
     enable_autocast,
 )
-from meta_magic.torch_private.snapshot import has_gpu, uninterrupted
+from meta_magic.torch_private.snapshot import has_gpu
 from meta_magic.torch_private.tensor_internals import is_view
 from meta_magic.trace.options import DeviceName
 

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.torch_private.distributed import locals_of
+from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
-from meta_magic.torch_private.snapshot import uninterrupted
 from meta_magic.torch_private.tensor_internals import address_of_storage, storage_under
 from meta_magic.trace.signature import CPU
 

@@ -37,8 +37,9 @@ from meta_magic.recording.identities.generator_carryover import (
 from meta_magic.recording.identities.storages import string_at
 from meta_magic.recording.signatures.entries import Given
 from meta_magic.torch_private.generator_state import GeneratorMemory, find_memory
+from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
-from meta_magic.torch_private.snapshot import last_seeding, uninterrupted
+from meta_magic.torch_private.snapshot import last_seeding
 from meta_magic.torch_private.tensor_internals import address_of_generator
 from meta_magic.trace.program import ELSEWHERE, EarlierEnd, Program, Randomness
 

@@ -36,13 +36,13 @@ from meta_magic.recording.rows.module_trees import (
     walk_tree,
 )
 from meta_magic.torch_private.distributed import local_of
+from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.torch_private.modes import (
     DisableTorchFunction,
     WithoutTracing,
     tracing_state,
 )
 from meta_magic.torch_private.module_internals import hooks_with_kwargs
-from meta_magic.torch_private.snapshot import uninterrupted
 from meta_magic.torch_private.tensor_internals import current_autograd_node
 from meta_magic.trace.program import MODULE_HEADER
 from meta_magic.trace.signature import Geometry

@@ -22,8 +22,8 @@ from meta_magic.recording.rows.draws import Draws
 from meta_magic.recording.rows.module_calls import ModuleCallRecorder
 from meta_magic.recording.signatures.entries import Entry
 from meta_magic.torch_private.distributed import local_of
+from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.torch_private.modes import DisableTorchFunction
-from meta_magic.torch_private.snapshot import uninterrupted
 from meta_magic.torch_private.tensor_internals import (
     current_autograd_node,
     next_sequence_number,

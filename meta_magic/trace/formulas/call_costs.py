@@ -16,12 +16,11 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 import torch
 
 from meta_magic.torch_private.dispatcher import OpOverload, schema_of
-from meta_magic.trace.formulas.elementwise_flops import (
+from meta_magic.trace.formulas.algorithm_flops import (
     FACTORIZATION_FLOPS,
-    INITIALIZERS,
     TRANSFORM_FLOPS,
-    count_elementwise,
 )
+from meta_magic.trace.formulas.elementwise_flops import INITIALIZERS, count_elementwise
 from meta_magic.trace.formulas.operands import (
     EMPTY,
     VIEWS_IN_PLACE,

@@ -7,7 +7,8 @@ from IPython.core.completer import provisionalcompleter
 from torch import nn
 
 from meta_magic.magic.extension import LineCompleter, complete_path
-from meta_magic.magic.line_options import VALUES_BY_NAME, list_values
+from meta_magic.magic.line_options import VALUES_BY_NAME
+from meta_magic.magic.materialize_line import list_values
 from meta_magic.materializing.fills.inits import INITS
 from meta_magic.trace.options import DEVICES, MEANINGS
 from tests.unit.untouchable import Keeping, Listing, Pretending, forbid

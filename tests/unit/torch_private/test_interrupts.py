@@ -7,12 +7,8 @@ import pytest
 import torch
 
 from meta_magic import record
-from meta_magic.torch_private.snapshot import (
-    Interrupts,
-    RealTorch,
-    must_wait,
-    uninterrupted,
-)
+from meta_magic.torch_private.interrupts import Interrupts, must_wait, uninterrupted
+from meta_magic.torch_private.snapshot import RealTorch
 
 
 def ask_in(entry, name):

@@ -1,9 +1,6 @@
 import pytest
 
-from meta_magic.trace.units import (
-    format_bytes,
-    format_count,
-)
+from meta_magic.trace.units import format_bytes, format_count
 
 
 @pytest.mark.parametrize(

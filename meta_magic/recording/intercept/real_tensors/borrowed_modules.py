@@ -41,6 +41,7 @@ from meta_magic.recording.intercept.real_tensors.captured_constants import (
     ConstantCapture,
 )
 from meta_magic.recording.rows.writers import RecordingReplacements, Writers
+from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.module_internals import (
     buffers_of,
@@ -48,7 +49,6 @@ from meta_magic.torch_private.module_internals import (
     walk_modules,
 )
 from meta_magic.torch_private.replaced import APPLY_OF_MODULES, FIRST_SIZES
-from meta_magic.torch_private.snapshot import uninterrupted
 from meta_magic.torch_private.tensor_internals import (
     read_hooks,
     set_hooks,
