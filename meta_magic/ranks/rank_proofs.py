@@ -36,7 +36,7 @@ CHANGES: Final[Mapping[str, tuple[str, Callable[[nn.Module], None]]]] = {
     "dropout": ("torch.manual_seed(seed + rank)", seed_ranks),
     "initial values": ("parameters broadcast from rank 0", send_parameters),
 }
-"""For each kind of advice that one change removes its text, and the change."""
+"""By kind of advice: the change that removes it, in words and as a function."""
 
 OPEN: Final = "which batch each rank should get is for the script to say"
 

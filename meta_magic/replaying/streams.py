@@ -76,14 +76,14 @@ class Streams:
                 yield number, last, generator.get_state()
 
     def prepare(self, draw: Draw, device: torch.device, n_words: int = 0) -> Generator:
-        """Return the generator of a draw, ``n_words`` words after its begin."""
+        """Return the generator of a draw, past the first ``n_words`` words of it."""
         generator = self._open_at(draw, device)
         self._skip_words(draw, generator, n_words)
         self._advance_skipped(draw.generator)
         return generator
 
     def skip(self, draw: Draw, device: torch.device, n_words: int) -> None:
-        """Skip a draw of ``n_words`` words, or as many at its end."""
+        """Skip ``n_words`` words: all of a draw, or those at its end."""
         self._skip_words(draw, self._open_at(draw, device), n_words)
         self.note(draw)
 
@@ -279,8 +279,8 @@ def count_words(
 ) -> int | None:
     """Return how many words of 32 bits a call draws on the CPU; None if not certain.
 
-    With ``numel``, a count of at least 16 elements with the same rest of groups, it is
-    the number of words for as many.
+    ``numel`` asks for a part of the elements: at least 16, and as many beyond whole
+    groups as the call has.
 
     The count is measured in this process: another build of torch may draw otherwise.
     The listed operators draw for one element after the other, or for groups of 16.

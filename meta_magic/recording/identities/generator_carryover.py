@@ -126,7 +126,7 @@ def keep_carried(carried: CarriedGenerator) -> None:
 
 
 def is_held(generator: Generator) -> bool:
-    """Whether somebody else than carried states holds a generator."""
+    """Whether anything but carried states holds a generator."""
     address = address_of_generator(generator)
     own = (carried.own for carried in kept if carried.own is not None)
     wrappers = {id(other) for other in own if address_of_generator(other) == address}
