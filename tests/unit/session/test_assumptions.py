@@ -20,7 +20,7 @@ from meta_magic.check.records import Request, read_subject
 from meta_magic.errors import ValueLimitError
 from meta_magic.replaying import value_budget
 from meta_magic.session.assumptions import advise_more
-from meta_magic.trace import units
+from meta_magic.trace import progress
 from meta_magic.trace.options import Options
 from meta_magic.view.payload import build_payload
 from tests.unit.eager import assert_same
@@ -304,9 +304,9 @@ def shown(monkeypatch):
     lines: list[str] = []
     monkeypatch.setattr(value_budget, "FIRST_AFTER", 0)
     monkeypatch.setattr(value_budget, "EVERY", 0)
-    units.OUTLETS.append(lines.append)
+    progress.OUTLETS.append(lines.append)
     yield lines
-    units.OUTLETS.remove(lines.append)
+    progress.OUTLETS.remove(lines.append)
 
 
 def test_a_line_says_which_value_is_computed_and_how_to_go_on(shown):
@@ -322,10 +322,10 @@ def test_a_line_says_which_value_is_computed_and_how_to_go_on(shown):
 
 def test_a_line_is_replaced_in_the_output_of_a_cell(monkeypatch):
     stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
-    monkeypatch.setattr(units.sys, "stdout", stream)
-    monkeypatch.setattr(units.sys, "stderr", io.StringIO())
-    units.write_to_terminal("64 of 200, 9 s left")
-    units.write_to_terminal("")
+    monkeypatch.setattr(progress.sys, "stdout", stream)
+    monkeypatch.setattr(progress.sys, "stderr", io.StringIO())
+    progress.write_to_terminal("64 of 200, 9 s left")
+    progress.write_to_terminal("")
     first, second = (line for line in stream.getvalue().split("\r") if line)
     assert first.strip() == "64 of 200, 9 s left"
     assert (second.strip(), len(second)) == ("", len(first))

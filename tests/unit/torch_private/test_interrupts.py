@@ -43,7 +43,7 @@ def test_an_interrupt_waits_while_torch_imports(
     file, waits, how, tmp_path, monkeypatch
 ):
     (tmp_path / "asks.py").write_text(
-        "import sys\nfrom meta_magic.torch_private.snapshot import must_wait\n"
+        "import sys\nfrom meta_magic.torch_private.interrupts import must_wait\n"
         "answer = must_wait(sys._getframe())"
     )
     monkeypatch.syspath_prepend(tmp_path)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from meta_magic import MetaMagicError, TrialError, record
-from meta_magic.trace import units
+from meta_magic.trace import progress
 
 
 def build(width, depth):
@@ -93,7 +93,7 @@ def test_an_interrupt_keeps_what_was_recorded(trace, monkeypatch):
         if text.startswith("2 of 3"):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(units, "OUTLETS", [interrupt])
+    monkeypatch.setattr(progress, "OUTLETS", [interrupt])
     table = trace.sweep(width=[8, 9, 10])
     assert table["error"].fillna("").tolist() == ["", "", "interrupted"]
     assert table["params"][1] == count(9, 2)
