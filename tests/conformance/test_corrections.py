@@ -246,10 +246,11 @@ ANSWERED = NORMS | IMAGES | LAYOUTS | STORAGES | LARGE | LOSSES | ONEDNN | BACKW
 ELSEWHERE = {
     "aten.mkldnn_rnn_layer_backward.default",
     "aten._native_multi_head_attention.default",
+    "aten._scaled_dot_product_flash_attention_for_cpu.default",
     "aten._transformer_encoder_layer_fwd.default",
     *(f"aten.kaiser_window.{name}" for name in ("default", "periodic", "beta")),
 }
-"""Tested with recurrent layers, the fast paths of attention, and layouts."""
+"""Tested with recurrent layers, fast paths of attention, layouts and bug reports."""
 ALIKE = {
     "channels first": lambda: conv2d(torch.ones(2, 8, 5, 5), torch.ones(8, 8, 3, 3)),
     "of rows": lambda: conv1d(torch.ones(2, 5, 8).transpose(1, 2), torch.ones(4, 8, 3)),

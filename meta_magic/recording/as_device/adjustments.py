@@ -132,6 +132,32 @@ def encode(
     return layer_norm(made, (embed_dim,), norms[2], norms[3], eps)
 
 
+def check_attention(
+    returned: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    *_: Any,
+    attn_mask: Tensor | None = None,
+    **__: Any,
+) -> Any:
+    """Return what flash attention gives, for arguments that the CPU accepts.
+
+    Source: ``_scaled_dot_product_flash_attention_cpu`` in ``attention.cpp`` of torch
+    2.13; its meta kernel checks nothing.
+    """
+    require_alike(query, key, value)
+    require(query.is_floating_point() and not dropout_p)
+    require({t.ndim for t in (query, key, value)} == {4})
+    require(query.shape[-1] == key.shape[-1] == value.shape[-1])
+    if attn_mask is not None:
+        require(attn_mask.dtype in {query.dtype, torch.float32})
+        require(attn_mask.ndim in {2, 4})
+        attn_mask.expand(*query.shape[:3], key.shape[2])
+    return returned
+
+
 def require_alike(*tensors: Tensor) -> None:
     """Raise unless tensors have one dtype."""
     require(len({tensor.dtype for tensor in tensors}) == 1)
@@ -319,6 +345,7 @@ ON_CPU: Final[Mapping[str, Callable[..., Any]]] = {
     "aten.kaiser_window.default": keep_last_of_window,
     "aten.kaiser_window.periodic": keep_last_of_window,
     "aten.kaiser_window.beta": keep_last_of_window,
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": check_attention,
     "aten._native_multi_head_attention.default": attend,
     "aten._transformer_encoder_layer_fwd.default": encode,
 }

@@ -14,7 +14,35 @@ from torch.nn import functional
 from meta_magic import materialize, record
 from tests.integration.idioms.side_by_side import run, run_both
 
+flash_attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+QUERY = 1, 2, 4, 8
+
 REFUSED = {
+    # https://github.com/pytorch/pytorch/issues/177451
+    "a kernel that is larger than the padded input": lambda: functional.conv2d(
+        torch.rand(1, 3, 4, 4), torch.rand(2, 3, 7, 7)
+    ),
+    "a kernel that its dilation makes larger": lambda: functional.conv1d(
+        torch.rand(70_000, 3, 8), torch.rand(2, 3, 3), dilation=4
+    ),
+    # https://github.com/pytorch/pytorch/issues/178472
+    "fewer filters than groups": lambda: functional.conv1d(
+        torch.rand(2, 12, 30), torch.rand(3, 2, 3), groups=6
+    ),
+    # https://github.com/pytorch/pytorch/issues/195743
+    "attention with dropout": lambda: flash_attention(*(torch.rand(QUERY),) * 3, 0.5),
+    "attention of integers": lambda: flash_attention(
+        *(torch.arange(64).view(QUERY),) * 3
+    ),
+    "attention of three dimensions": lambda: flash_attention(
+        *(torch.rand(2, 4, 8),) * 3
+    ),
+    "attention of heads of two sizes": lambda: flash_attention(
+        torch.rand(QUERY), *(torch.rand(1, 2, 4, 16),) * 2
+    ),
+    "attention of two dtypes": lambda: flash_attention(
+        torch.rand(QUERY), *(torch.rand(QUERY).bfloat16(),) * 2
+    ),
     # https://github.com/pytorch/pytorch/issues/178125
     "an output padding that is not smaller than stride or dilation": lambda: (
         functional.conv_transpose1d(
@@ -34,6 +62,10 @@ REFUSED = {
         torch.rand(2, 4), torch.rand(1, 2, 3).half(), torch.rand(1, 3, 4)
     ),
 }
+for mask in (torch.ones(4, 4) > 0, torch.ones(2, 4, 4), torch.ones(4, 3)):
+    REFUSED[f"attention with a mask of {mask.dtype}, {tuple(mask.shape)}"] = (
+        lambda mask=mask: flash_attention(*(torch.rand(QUERY),) * 3, attn_mask=mask)
+    )
 
 
 def describe(tensor):
@@ -148,6 +180,36 @@ def test_an_operator_keeps_strides_as_on_the_cpu(name):
     assert recorded.returned == plain.returned
 
 
+def pool_partly_outside(x):
+    """Return the gradient of means whose last window reaches over the edge."""
+    x.requires_grad_()
+    functional.avg_pool2d(x, 3, 2, ceil_mode=True).sum().backward()
+    return x.grad
+
+
+# https://github.com/pytorch/pytorch/pull/176240
+# https://github.com/pytorch/pytorch/issues/183249
+# https://github.com/pytorch/pytorch/issues/198119
+COMPUTED = {
+    "a normal distribution cut off": lambda: nn.init.trunc_normal_(
+        torch.empty(30, 40, dtype=torch.bfloat16), std=0.5, a=-0.1, b=0.3
+    ),
+    "pools at random positions": lambda: functional.fractional_max_pool2d(
+        torch.rand(1, 2, 8, 8, dtype=torch.float64), 3, output_size=(4, 4)
+    ),
+    "a gradient of means": lambda: pool_partly_outside(
+        torch.rand(1, 2, 6, 6, dtype=torch.float64)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_values_and_later_draws_are_those_of_the_cpu(name):
+    plain, recorded, _ = run_both(lambda: (COMPUTED[name](), torch.rand(3)))
+    materialize(recorded.returned)
+    assert all(map(torch.equal, recorded.returned, plain.returned))
+
+
 # https://github.com/pytorch/pytorch/issues/188370
 def test_sizes_that_depend_on_data_are_those_of_the_cpu():
     def program():
@@ -178,6 +240,30 @@ def test_a_transposed_convolution_counts_each_weight_once_for_each_input(groups)
         layer(torch.randn(2, 4, 5, 5))
     per_position = math.prod((4, 8 // groups, 3, 3))
     assert trace.flops == 2 * (2 * 5 * 5 * per_position)
+
+
+# https://github.com/pytorch/pytorch/pull/183405
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("kind", "n_positions"), [(nn.Conv2d, 3 * 3), (nn.ConvTranspose2d, 7 * 7)]
+)
+def test_both_gradients_of_a_convolution_count_as_much_as_itself(
+    kind, n_positions, groups
+):
+    with record() as trace:
+        layer = kind(4, 8, 3, stride=2, groups=groups, bias=False)
+        layer(torch.randn(2, 4, 7, 7, requires_grad=True)).sum().backward()
+    per_position = math.prod((4, 8 // groups, 3, 3))
+    assert trace.flops == 3 * (2 * 2 * n_positions * per_position)
+
+
+# https://github.com/pytorch/pytorch/issues/178064
+def test_flash_attention_below_the_public_function_has_its_heads_after_the_tokens():
+    with record(as_device="cuda") as trace:
+        query = torch.rand(2, 16, 3, 8, dtype=torch.bfloat16)
+        given = query, query, query, None, None, 16, 16, 0.0, False, False
+        torch.ops.aten._flash_attention_forward(*given)
+    assert trace.flops == 2 * (2 * 2 * 3 * 16 * 16 * 8)
 
 
 # https://github.com/deepspeedai/DeepSpeed/pull/8419
@@ -248,6 +334,39 @@ def test_parameters_that_are_shared_or_called_past_hooks_are_counted_once():
     (root,) = trace.modules
     assert root.n_parameters == sum(sizes) == (3 * 5 + 5) + (5 * 5 + 5) + 5 + 5 + 1
     assert root.parameter_nbytes == 4 * sum(sizes)
+
+
+# https://github.com/pytorch/torchtitan/pull/3225
+def test_a_tied_head_has_no_parameters_of_its_own_and_counts_its_product():
+    with record() as trace:
+        words, head = nn.Embedding(11, 6), nn.Linear(6, 11, bias=False)
+        head.weight = words.weight
+        nn.Sequential(words, head)(torch.arange(10).view(2, 5))
+    assert trace.modules[0].n_parameters == 11 * 6
+    assert trace.flops == 2 * 10 * (11 * 6)
+
+
+class DropPaths(nn.Module):
+    """Layers whose constructor reads rates and sizes from tensors."""
+
+    def __init__(self):
+        super().__init__()
+        rates = [rate.item() for rate in torch.linspace(0, 0.1, 5, device="cpu")]
+        self.drops = [nn.Dropout(rate) for rate in rates]
+        self.layer = nn.Linear(*torch.tensor([2, 3]).cumsum(0).tolist())
+
+
+# https://github.com/huggingface/transformers/issues/43957
+def test_a_constructor_on_meta_reads_numbers_as_on_the_cpu():
+    def program(device):
+        with torch.device(device):
+            model = DropPaths()
+        return [drop.p for drop in model.drops], model.layer.weight.shape
+
+    with record():
+        recorded = run(lambda: program("meta")).returned
+    assert recorded == program("cpu")
+    assert "meta" in str(run(lambda: program("meta")).error)  # without a recording
 
 
 class Rotary(nn.Module):
