@@ -1,14 +1,15 @@
 """A hint below a plain cell that uses the model of a recorded cell.
 
-Without ``%%meta``, ``y = model(x)`` raises torch's error about devices, or gives a
-tensor without values. Neither names the cell that made ``model``; the hint does.
+Without ``%%meta``, ``y = model(x)`` raises torch's error about devices or sizes, or
+gives a tensor without values. None names the cell that made ``model``; the hint does.
 """
 
 import ast
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, Final
 
 from meta_magic.trace.earlier_cells import name_cell
@@ -52,10 +53,13 @@ class PlainCells:
         """Return the hint for a cell, if it needs one."""
         from meta_magic.session.note_finders import find_recorded, is_without_values  # noqa: PLC0415  torch
 
-        if error is not None and not OF_META.search(f"{type(error).__name__}: {error}"):
-            return None
         read, bound = list_names(self._shell.transform_cell(cell))
         namespace = self._shell.user_ns
+        if error is not None and not OF_META.search(f"{type(error).__name__}: {error}"):
+            called = find_failed_module(error, {n: namespace.get(n) for n in read})
+            found = next(find_recorded(called, called), None)
+            why = "put %%meta on this cell to see why its call is refused"
+            return found and f"meta_magic: {self._describe(found)}: {why}"
         if error is None:
             made = [name for name in bound if is_without_values(namespace.get(name))]
             if not made:
@@ -105,6 +109,24 @@ class PlainCells:
             return f"`{found.name}`, which was made under %%meta"
         file = name_cell(at.file) or PurePath(at.file).name
         return f"`{found.name}`, which was made under %%meta in {file}, line {at.line}"
+
+
+def find_failed_module(
+    error: BaseException, roots: Mapping[str, object]
+) -> dict[str, object]:
+    """Return the innermost module whose call torch refused, by its name in the cell."""
+    from torch import nn  # noqa: PLC0415  torch
+
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    running = [frame.f_locals.get("self") for frame in reversed(frames)]
+    module = next((one for one in running if isinstance(one, nn.Module)), None)
+    if not isinstance(error, RuntimeError) or module is None:
+        return {}
+    for root, value in roots.items():
+        for name, part in value.named_modules() if isinstance(value, nn.Module) else ():
+            if part is module:
+                return {".".join(filter(None, (root, name))): module}
+    return {type(module).__name__: module}
 
 
 def list_names(code: str) -> tuple[dict[str, None], dict[str, int]]:

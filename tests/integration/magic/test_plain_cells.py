@@ -46,6 +46,35 @@ def test_a_plain_cell_that_makes_a_tensor_without_values_says_so(run):
     assert "from `model`, which was made under %%meta in In[" in line
 
 
+BLOCK = """\
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.act = torch.nn.Linear(4, 2), torch.nn.ReLU()
+        self.second = torch.nn.Linear(5, 1)
+    def forward(self, x):
+        return self.second(self.act(self.first(x)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "layer", "n_cells", "line"),
+    [
+        ("block(torch.ones(3, 4, device='meta'))", "block.second", 3, 5),
+        ("model(x.T)", "model", 4, 2),
+    ],
+)
+def test_a_layer_that_refuses_sizes_in_a_plain_cell_is_named_with_the_line_that_made_it(
+    run, shell, call, layer, n_cells, line
+):
+    (shown,) = run(BLOCK, "%%meta -q\nblock = Block()", call)
+    assert shown == (
+        f"meta_magic: `{layer}`, which was made under %%meta in "
+        f"In[{shell.execution_count - n_cells}], line {line}: "
+        "put %%meta on this cell to see why its call is refused"
+    )
+
+
 @pytest.mark.parametrize(
     "cell",
     [
@@ -54,7 +83,6 @@ def test_a_plain_cell_that_makes_a_tensor_without_values_says_so(run):
         "z = torch.ones(2, device='meta')",
         "y.shape, model",
         "1 / 0; model",
-        "model(x.T)",
         "raise ValueError('meta')",
         "%%meta -q\nz = model(x)",
         "%%meta -q\ntorch.empty(2).item()\nmodel",
