@@ -11,9 +11,9 @@ import linecache
 import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from math import inf
+from math import inf, nan
 from time import process_time
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple, Self, TypeAlias
@@ -27,7 +27,7 @@ from meta_magic.session.failed_calls import find_frames
 from meta_magic.session.recording import Recording
 from meta_magic.torch_private.replacing import leave_dynamo_out
 from meta_magic.trace.modules import count_elements
-from meta_magic.trace.options import Rerun
+from meta_magic.trace.options import Options, Rerun
 from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import (
@@ -44,6 +44,9 @@ SECONDS: Final = 6.0
 
 SECONDS_OF_ONE: Final = 1.0
 """The same of a child that runs one."""
+
+SECONDS_OF_VALUE: Final = 0.1
+"""How long a value may take by an estimate, else it is NaN."""
 
 PATIENCE: Final = 6.0
 """How many seconds to wait for a child on a busy machine."""
@@ -143,7 +146,7 @@ def find_block(trace: Trace) -> EditableBlock | None:
     line = frames[-1].line if frames else None
     failed_line = line if line in _list_lines(trace, rerun) else None
     return EditableBlock(
-        rerun=rerun,
+        rerun=replace(rerun, options=_leave_out_values(rerun.options)),
         text=text,
         typed=typed,
         first_line=first,
@@ -152,6 +155,18 @@ def find_block(trace: Trace) -> EditableBlock | None:
         frames=frames,
         failed_line=failed_line,
         n_calls=len(trace.ops),
+    )
+
+
+def _leave_out_values(options: Options) -> Options:
+    """Return options with which a value that takes long is NaN.
+
+    Whether a training step runs with an edit does not rest on the loss that it prints.
+    """
+    assumed = options.assumed
+    return options._replace(
+        limits=options.limits._replace(seconds=SECONDS_OF_VALUE),
+        assumed=assumed._replace(value=nan) if assumed.value is None else assumed,
     )
 
 

@@ -31,6 +31,9 @@ Accepted: TypeAlias = tuple[Variable, tuple[int, ...], bool]
 NEAR: Final = 8
 """How far around a written number others are tried."""
 
+MOST: Final = 4
+"""How many times larger or smaller a number may become, beyond these."""
+
 
 class Refused(NamedTuple):
     """A size that a failed call refuses.
@@ -145,14 +148,23 @@ def solve(refused: Refused) -> Iterator[tuple[LineageStep, int, int]]:
     lineage = refused.lineage
     for wanted in sorted(refused.accepted, key=lambda size: size == 1):
         for number, step in enumerate(lineage.steps):
-            for value in _guess(int(step.value), lineage.size, wanted):
-                is_right = lineage.predict({number: value}) == wanted
-                if step.is_written and is_right:
+            if not step.is_written:
+                continue
+            predict = partial(_predict, lineage, number)
+            for value in _guess(int(step.value), lineage.size, wanted, predict):
+                if predict(value) == wanted:
                     yield step, value, wanted
                     break
 
 
-def _guess(value: int, size: int, wanted: int) -> Iterator[int]:
+def _predict(lineage: Lineage, number: int, value: int) -> float | None:
+    """Return the size with another value of one written number."""
+    return lineage.predict({number: value})
+
+
+def _guess(
+    value: int, size: int, wanted: int, predict: Callable[[int], float | None]
+) -> Iterator[int]:
     """Yield values of a number that may turn a size into another one."""
     if size and value * wanted % size == 0:
         yield value * wanted // size
@@ -161,3 +173,30 @@ def _guess(value: int, size: int, wanted: int) -> Iterator[int]:
     yield value + wanted - size
     for step in range(1, NEAR + 1):
         yield from (value + step, value - step)
+    yield from _bisect(value, wanted, predict)
+
+
+def _bisect(
+    value: int, wanted: int, predict: Callable[[int], float | None]
+) -> Iterator[int]:
+    """Yield the least value that gives a size, if sizes grow or shrink with it.
+
+    Of 196 = (side // 16) ** 2 that is 224.
+    """
+    low, high = value // MOST, value * MOST
+    first, last = predict(low), predict(high)
+    if first is None or last is None:
+        return
+    if not min(first, last) < wanted <= max(first, last):
+        return
+    is_growing = first < last
+    while high - low > 1:
+        middle = (low + high) // 2
+        size = predict(middle)
+        if size is None:
+            return
+        if size >= wanted if is_growing else size <= wanted:
+            high = middle
+        else:
+            low = middle
+    yield high

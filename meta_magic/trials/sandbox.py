@@ -165,7 +165,8 @@ def enter_sandbox() -> list[str]:
     # Asked first, each makes a file or folder; late imports of torch ask.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())
     sys.dont_write_bytecode = True
-    sys.stdout = TextIOWrapper(PRINTED, "utf-8", write_through=True)
+    if getattr(sys.stdout, "buffer", None) is not PRINTED:  # a child of a child
+        sys.stdout = TextIOWrapper(PRINTED, "utf-8", write_through=True)
     sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  for good
     if "matplotlib.pyplot" in sys.modules:  # figures of earlier cells
         sys.modules["matplotlib.pyplot"].close("all")

@@ -84,6 +84,12 @@ def test_a_repair_of_an_earlier_cell_is_put_into_a_cell_that_runs(shell, noteboo
     assert shell.user_ns["y"].shape == ()
 
 
+def test_a_later_line_may_print(notebook):
+    found = notebook(DEFINED, BUILT, f"{FAILS}\nprint(y.shape)")
+    assert found.repairs
+    assert "then line" not in found.text
+
+
 def test_a_deleted_name_and_cells_out_of_order_are_no_matter(shell, notebook):
     wide = "width = 16"
     found = notebook(wide, DEFINED, BUILT.replace("16", "width"), "del width", FAILS)

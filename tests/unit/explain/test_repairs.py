@@ -424,6 +424,15 @@ def test_heads_become_the_nearest_that_divide_the_width():
         ),
         (
             (
+                "def positions(side):\n    return torch.zeros((side // 16) ** 2, 8)\n"
+                "pos = positions(256)\n"
+                "x = nn.Conv2d(3, 8, 16, 16)(torch.ones(2, 3, 224, 224))\n"
+                "x = x.flatten(2).transpose(1, 2)\nx + pos"
+            ),
+            "pos = positions(224)",
+        ),
+        (
+            (
                 "x = [torch.ones(n, 3) for n in (4, 2)]\n"
                 "loader = torch.utils.data.DataLoader(x, 2)\nnext(iter(loader))"
             ),
@@ -446,3 +455,13 @@ def test_what_people_mean_comes_first(text, after):
     found = explain(f"import torch\nfrom torch import nn\n{text}")
     assert found.repairs[0].after.strip() == after
     run(found.repairs[0].source)
+
+
+def test_a_repair_runs_although_a_later_value_takes_long():
+    found = explain(
+        "import torch\nw, y = torch.ones(6000, 6000), torch.ones(2, 3)\n"
+        "y = y @ torch.ones(4, 2)\n"
+        "for _ in range(20):\n    w = w @ w\nprint(w.sum().item())"
+    )
+    assert found.repairs[0].after.endswith("torch.ones(2, 4)")
+    assert "then line" not in found.text
