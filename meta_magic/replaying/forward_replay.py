@@ -9,14 +9,14 @@ it for each call would take longer than the calls. Read :meth:`ForwardReplay.run
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
 from sys import maxsize
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import ReplayError
 from meta_magic.recording.identities.tensors import tensors_in
@@ -269,14 +269,11 @@ class ForwardReplay:
         """
         self.learn(columns.signatures)
         self._work_before = self.work
-        self._results.clear()
         self._columns = columns
         self._is_strict = is_strict
         try:
             self._run(self._walk(columns.words))
             self._free(self.n_calls)
-            for storage in [*self._shared]:
-                self._separate(storage)
         except UnknownCallError:
             return False
         except BaseException:  # also an interrupt: a call may be half done
@@ -286,6 +283,23 @@ class ForwardReplay:
             del self._columns
             self._draws = {}
         return True
+
+    def read(self, storage: int, columns: ReplayColumns) -> UntypedStorage | None:
+        """Return a storage, which must not be written or kept; None if unknown."""
+        if storage in self._shared:
+            return self._shared[storage].untyped_storage()
+        is_known = self.find(storage, columns) and storage not in self.blank
+        return cast("UntypedStorage", self.memory.find(storage)) if is_known else None
+
+    def drop(self, storages: Iterable[int]) -> None:
+        """Drop storages that were written outside of torch."""
+        self.memory.free(storages)
+        self._results.clear()
+
+    def separate(self) -> None:
+        """Give each result that several calls share a storage of its own."""
+        for storage in [*self._shared]:
+            self._separate(storage)
 
     def find(self, storage: int, columns: ReplayColumns) -> bool:
         """Whether a storage is known; loads a constant that no call wrote."""

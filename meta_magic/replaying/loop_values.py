@@ -88,8 +88,7 @@ class LoopValues:
         kept = recorded.kept
         # A skipped call must not change a kept content: a plan would rely on it.
         is_strict = self.is_live or (kept is not None and bool(kept.storages))
-        for storage in program.written_unseen:
-            forward.memory.free([storage])
+        forward.drop(program.written_unseen)
         if not self.is_live:
             if not self._is_loop(recorded, columns, budget):
                 return
@@ -267,11 +266,8 @@ class LoopValues:
             is_done = forward.run(columns, is_strict=True)
         except FAILURES:
             return None
-        are_known = is_done and all(forward.find(s, columns) for s in wanted)
-        if not are_known or not forward.blank.isdisjoint(wanted):
-            return None
-        found = [forward.memory.find(storage) for storage in wanted]
-        return cast("list[UntypedStorage]", found)
+        found = [forward.read(s, columns) if is_done else None for s in wanted]
+        return None if None in found else cast("list[UntypedStorage]", found)
 
     def _count_run(self) -> tuple[int, int]:
         """Return the calls run forward since the last value, and their FLOPs."""
@@ -301,6 +297,7 @@ class LoopValues:
     def _return_kept(self, recorded: ProgramCalls) -> None:
         """Move all contents to the kept ones."""
         forward = self._forward
+        forward.separate()
         memory, streams, end = forward.memory, forward.streams, forward.n_calls
         blank = forward.blank
         kept = recorded.kept

@@ -419,6 +419,29 @@ def test_a_loop_reads_what_numpy_wrote_meanwhile_as_the_cpu_or_refuses():
         assert run() == wanted
 
 
+def read_functions_of_elements():
+    numbers = np.ones(3, dtype=np.float32)
+    real, table = torch.from_numpy(numbers), torch.linspace(1, 2, 20).view(5, 4)
+    values = []
+    for step, (i, j) in enumerate(pairs(100)):
+        root = table[i, j].sqrt()
+        values += root.item(), root.add_(1).item(), table[i, j].sqrt().item()
+        if not step % 9:
+            table[i, j] = step
+        if not step % 13:
+            table.mul_(1.5)
+        if step > 50:
+            numbers[1] = step
+            values.append(real[1].sqrt().item())
+    return values
+
+
+def test_a_function_of_an_element_is_computed_again_once_the_table_is_written():
+    wanted = read_functions_of_elements()
+    with record():
+        assert read_functions_of_elements() == wanted
+
+
 @pytest.mark.parametrize("at_once", [1, sys.maxsize], ids=["all", "values"])
 @pytest.mark.parametrize("seed", range(100, 102))
 def test_random_cells_that_are_run_forward_have_the_cpus_values(
