@@ -5,7 +5,7 @@ signature share is worked out once, in a table of its slots: the tensors that it
 then those that it returns. Read :class:`Columns` and ``read_columns`` first.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Final, TypeAlias, get_args
@@ -15,7 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 from meta_magic.trace.program import GOES_ON, HEADER, MODULE_HEADER, TIED, Program
-from meta_magic.trace.signature import Geometry, Phase, Signature, span_nbytes
+from meta_magic.trace.signature import (
+    Geometry,
+    Phase,
+    Signature,
+    once_by_signature,
+    span_nbytes,
+)
 
 Integers: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
@@ -138,43 +144,45 @@ class SlotTable:
 
     def __init__(self, signatures: tuple[Signature, ...]) -> None:
         self.locations: dict[str | None, int] = {None: 0}
-        self._known: dict[int, tuple[int, int]] = {}  # by the id of a geometry
         first: list[int] = []
-        facts: list[tuple[int, int]] = []
+        nbytes: list[int] = []
+        names: list[str | None] = []
         is_made: list[bool] = []
         written: list[int] = []
         for signature in signatures:
-            first.append(len(facts))
-            written += [len(facts) + index for index in signature.writes]
-            facts += self._describe(signature)
+            first.append(len(nbytes))
+            written += [len(nbytes) + index for index in signature.writes]
+            sizes, devices = describe_slots(signature)
+            nbytes += sizes
+            names += devices
             is_made += [False] * len(signature.inputs)
             is_made += [True] * len(signature.outputs)
-        pairs = np.asarray(facts, np.int64).reshape(-1, 2)
+        numbers = [self.locations.setdefault(n, len(self.locations)) for n in names]
         self.first = np.asarray(first, np.int64)
-        self.nbytes, self.location = pairs[:, 0], pairs[:, 1]
+        self.nbytes = np.asarray(nbytes, np.int64)
+        self.location = np.asarray(numbers, np.int64)
         self.is_made = np.asarray(is_made, np.bool_)
         self.is_written = np.zeros_like(self.is_made)
         self.is_written[written] = True
 
-    def _describe(self, signature: Signature) -> Iterator[tuple[int, int]]:
-        """Yield (bytes, location) of each slot of a signature."""
-        keep = KEPT.get(signature.op)
-        kept = () if keep is None else keep(signature)
-        yield from map(self._describe_geometry, signature.inputs)
-        for index, geometry in enumerate(signature.outputs):
-            nbytes, location = self._describe_geometry(geometry)
-            yield kept[index] if index < len(kept) else nbytes, location
 
-    def _describe_geometry(self, geometry: Geometry) -> tuple[int, int]:
-        found = self._known.get(id(geometry))
-        if found is None:
-            where = geometry.placement
-            if geometry.device.type != "meta":
-                where = geometry.device
-            name = None if where is None else str(where)
-            number = self.locations.setdefault(name, len(self.locations))
-            found = self._known[id(geometry)] = (hold_nbytes(geometry), number)
-        return found
+@once_by_signature
+def describe_slots(signature: Signature) -> tuple[list[int], list[str | None]]:
+    """Return bytes and location of each slot of a signature."""
+    slots = (*signature.inputs, *signature.outputs)
+    nbytes = [*map(hold_nbytes, slots)]
+    if signature.op in KEPT:
+        kept = KEPT[signature.op](signature)
+        start = len(signature.inputs)
+        nbytes[start : start + len(kept)] = kept
+    return nbytes, [*map(name_location, slots)]
+
+
+def name_location(geometry: Geometry) -> str | None:
+    """Return the device that the code names for a tensor; None for none."""
+    is_real = geometry.device.type != "meta"
+    where = geometry.device if is_real else geometry.placement
+    return None if where is None else str(where)
 
 
 def hold_nbytes(geometry: Geometry) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from meta_magic.cost.wrong.read_calls import Atom, Axis, Mixed, Shape
 from meta_magic.cost.wrong.read_calls import Axes as Given
 from meta_magic.trace.formulas.operands import short_name
+from meta_magic.trace.signature import once_by_signature
 
 if TYPE_CHECKING:
     from meta_magic.trace.signature import Signature
@@ -124,26 +125,16 @@ class Planned(NamedTuple):
     plan: Plan | None
 
 
-PLANNED: Final[dict[int, Planned]] = {}
-"""By the identity of signatures, which all recordings share."""
-
-MAX_PLANNED: Final = 10_000
-
-
+@once_by_signature
 def find_plan(signature: "Signature") -> Planned:
-    """Return the plan of a signature, which is made once."""
-    found = PLANNED.get(id(signature))
-    if found is None or found.signature is not signature:
-        if len(PLANNED) >= MAX_PLANNED:
-            PLANNED.clear()
-        inputs, outputs = signature.inputs, signature.outputs
-        found = PLANNED[id(signature)] = Planned(
-            signature,
-            [one.shape for one in inputs],
-            [one.shape for one in outputs],
-            make_plan(signature),
-        )
-    return found
+    """Return the plan of a signature."""
+    inputs, outputs = signature.inputs, signature.outputs
+    return Planned(
+        signature,
+        [one.shape for one in inputs],
+        [one.shape for one in outputs],
+        make_plan(signature),
+    )
 
 
 def make_plan(signature: "Signature") -> Plan | None:
@@ -369,6 +360,9 @@ def regroup(
     sizes = [*shape]
     while sizes:
         size = sizes.pop(0)
+        if pending and pending[0][1] == size:
+            found.append((pending.pop(0),))
+            continue
         taken: list[Atom] = []
         have = 1
         while have < size and pending and size % (have * pending[0][1]) == 0:

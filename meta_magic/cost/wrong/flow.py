@@ -6,7 +6,7 @@ Read :class:`Flow` first.
 import ast
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from linecache import getlines
@@ -15,16 +15,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from meta_magic.cost.advice.evidence import is_own_file
-from meta_magic.cost.program_columns import PHASES, read_columns
+from meta_magic.cost.program_columns import Flags, read_columns
 from meta_magic.cost.wrong.axes import Axes
 from meta_magic.cost.wrong.read_calls import Calls, ReadCall
 from meta_magic.trace.calls import ModuleCalls
+from meta_magic.trace.program import MODULE_HEADER
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from meta_magic.trace.calls import ModuleCall
     from meta_magic.trace.modules import ModuleNode
     from meta_magic.trace.program import Program
     from meta_magic.trace.signature import CallSite
+    from meta_magic.trace.trace import Trace
 
 
 def name_set(text: str) -> frozenset[str]:
@@ -67,21 +71,31 @@ class Mistake(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Flow:
-    """The calls of a program, and its modules.
+    """The calls of a trace, and its modules.
 
     Attributes:
         is_everything_own: Whether code of libraries counts as the user's own.
     """
 
-    program: "Program"
-    modules: "tuple[ModuleNode, ...]"
+    trace: "Trace"
     is_everything_own: bool = False
     _own_files: dict[str, bool] = field(default_factory=dict)
+
+    @property
+    def program(self) -> "Program":
+        """The program, without a call that raised."""
+        return self.trace.program
+
+    @property
+    def modules(self) -> "tuple[ModuleNode, ...]":
+        """The roots of the modules."""
+        return self.trace.modules
 
     @cached_property
     def calls(self) -> Calls:
         """All calls."""
-        columns = read_columns(self.program)
+        has_raised = self.program.raised is not None
+        columns = read_columns(self.program) if has_raised else self.trace.columns
         return Calls(self.program, columns, self._is_own, self.axes.read)
 
     @cached_property
@@ -91,17 +105,22 @@ class Flow:
 
     def follow_axes(self) -> None:
         """Find which dimensions are the same."""
+        calls, step = self.calls, self.axes.step
+        tensors, n_inputs = calls.tensors, calls.n_inputs
+        is_followed = calls.is_among(FORWARD).tolist()
+        starts = zip(calls.signature, calls.first, calls.first[1:], strict=False)
+        for row, (number, start, end) in enumerate(starts):
+            if is_followed[row]:
+                middle = start + n_inputs[number]
+                step(row, number, tensors[start:middle], tensors[middle:end])
+
+    @cached_property
+    def is_read(self) -> Flags:
+        """Whether a call reads each tensor."""
         columns = self.calls.columns
-        forward = np.isin(columns.phase, [PHASES.index(one) for one in FORWARD])
-        rows = np.flatnonzero(forward)
-        first, tensors = columns.first, self.calls.tensors
-        starts, ends = first[rows].tolist(), first[rows + 1].tolist()
-        numbers = columns.signature[rows].tolist()
-        for row, number, start, end in zip(
-            rows.tolist(), numbers, starts, ends, strict=True
-        ):
-            middle = start + self.calls.n_inputs[number]
-            self.axes.step(row, number, tensors[start:middle], tensors[middle:end])
+        is_read = np.zeros(int(columns.tensor.max(initial=0)) + 1, np.bool_)
+        is_read[columns.tensor[~columns.is_made]] = True
+        return is_read
 
     @cached_property
     def read_by(self) -> dict[int, list[int]]:
@@ -150,9 +169,19 @@ class Flow:
             self._own_files[file] = is_own_file(file)
         return self._own_files[file]
 
-    def named(self, names: Collection[str], *, is_own: bool = False) -> list[ReadCall]:
-        """Return the calls of some operators in the forward: all, or the user's own."""
-        return [*self.calls.find(names, FORWARD, is_own=is_own)]
+    def named(
+        self,
+        names: Collection[str],
+        functions: Container[str] | None = None,
+        *,
+        is_own: bool = False,
+    ) -> list[ReadCall]:
+        """Return the calls of some operators in the forward: all, or the user's own.
+
+        And of some functions of torch; None is all.
+        """
+        found = self.calls.find(names, FORWARD, is_own=is_own, functions=functions)
+        return [*found]
 
     @cached_property
     def first_own(self) -> list[ReadCall]:
@@ -184,9 +213,28 @@ class Flow:
         return made if made is not None and made.phase in FORWARD else None
 
     @cached_property
-    def module_calls(self) -> "list[ModuleCall]":
+    def module_calls(self) -> ModuleCalls:
         """The module calls."""
-        return [*ModuleCalls(self.program)]
+        return ModuleCalls(self.program)
+
+    @cached_property
+    def _module_rows(self) -> "NDArray[np.uint32]":
+        words = np.frombuffer(self.program.module_rows, np.uint32)
+        return words.reshape(-1, MODULE_HEADER)
+
+    @cached_property
+    def outer_calls(self) -> "list[ModuleCall]":
+        """The module calls that ran in no other one."""
+        rows = np.flatnonzero(self._module_rows[:, 1] == 0)
+        return [self.module_calls[row] for row in rows.tolist()]
+
+    def find_layers(self, classes: Collection[str]) -> "Iterator[ModuleCall]":
+        """Yield the module calls of some classes."""
+        is_meant = [last_part(one[2]) in classes for one in self.program.modules]
+        if any(is_meant):
+            numbers = self._module_rows[:, 0]
+            for row in np.flatnonzero(np.asarray(is_meant)[numbers]).tolist():
+                yield self.module_calls[row]
 
     @cached_property
     def nodes(self) -> "dict[tuple[int | None, str | None], ModuleNode]":
@@ -257,7 +305,7 @@ class Flow:
         kind = "" if node is None or node.definition is None else node.definition.path
         if not kind.startswith("torch.nn."):
             return None
-        name = within.class_name.rpartition(".")[2]
+        name = last_part(within.class_name)
         attribute = (within.module or "").rpartition(".")[2]
         found = [
             (node.lineno, names)
@@ -290,6 +338,11 @@ def list_built(text: str) -> list[tuple[ast.Call, set[str]]]:
             names.update((id(part), targets) for part in ast.walk(node.value))
     nodes = [node for node in list_nodes(text) if isinstance(node, ast.Call)]
     return [(node, names.get(id(node), set())) for node in nodes]
+
+
+def last_part(name: str) -> str:
+    """Return the last part of a name such as ``torch.nn.Linear``."""
+    return name.rpartition(".")[2]
 
 
 def name_of(node: ast.expr) -> str:

@@ -13,7 +13,6 @@ from linecache import getlines
 from typing import Final, TypeAlias
 
 from meta_magic.cost.wrong.flow import (
-    FORWARD,
     Flow,
     Mistake,
     list_nodes,
@@ -31,9 +30,8 @@ IN_PLACE: Final = name_set(
 PURE: Final = IN_PLACE | name_set("transpose permute reshape detach softmax")
 """Functions that change nothing; some have a twin that does."""
 
-OTHER: Final = re.compile(
-    r"(^|_)(ref|reference|ema|target|teacher|frozen|old|slow|shadow|best|avg)(_|$)"
-)
+OTHERS: Final = "(ref|reference|ema|target|teacher|frozen|old|slow|shadow|best|avg)"
+OTHER: Final = re.compile(f"(^|_){OTHERS}(_|$)")
 """Names that people give a module that is not trained, beside one that is."""
 
 Found: TypeAlias = tuple[ast.stmt, str, str, set[str] | None]
@@ -48,15 +46,20 @@ def list_sources(flow: Flow) -> Iterator[Source]:
         at = call.position
         if at is not None and at.file not in seen:
             seen.add(at.file)
-            yield Source(call, at.line, "".join(getlines(at.file)), [])
+            yield Source(call, at.file, at.line, "".join(getlines(at.file)), [])
 
 
 def find_statements(
-    look: Callable[[str], list[Found]], flow: Flow
+    look: Callable[[str], list[Found]], pattern: str, flow: Flow
 ) -> Iterator[Mistake]:
-    """Yield a mistake for each statement that a function finds in a source."""
+    """Yield a mistake for each statement that a function finds in a source.
+
+    A source in which nothing fits the pattern has none, and is not parsed.
+    """
     for source in list_sources(flow):
-        for node, text, why, names in look(source.text):
+        for node, text, why, names in (
+            look(source.text) if re.search(pattern, source.text, re.MULTILINE) else ()
+        ):
             if names is None or names & flow.module_names:
                 yield source.make_mistake(node, text, why)
 
@@ -82,7 +85,7 @@ def list_uncalled(text: str) -> list[Found]:
 def list_lost_updates(text: str) -> list[Found]:
     """List last statements of loops over parameters that bind the loop's variable."""
     found: list[Found] = []
-    for loop in list_nodes(text) if "parameters()" in text else ():
+    for loop in list_nodes(text):
         if isinstance(loop, ast.For) and isinstance(last := loop.body[-1], ast.Assign):
             bound = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
             name = getattr(last.targets[0], "id", "")
@@ -101,7 +104,7 @@ def list_attributes(code: str) -> list[Found]:
     And ``tensor.require_grad = False``, which is misspelled.
     """
     found: list[Found] = []
-    for node in list_nodes(code) if ".require" in code else ():
+    for node in list_nodes(code):
         target = node.targets[0] if isinstance(node, ast.Assign) else None
         if isinstance(node, ast.Assign) and isinstance(target, ast.Attribute):
             name, owner = name_of(target.value), ast.unparse(target.value)
@@ -136,25 +139,27 @@ def list_second_names(code: str) -> list[Found]:
 
 def find_dropped_results(flow: Flow) -> Iterator[Mistake]:
     """Yield statements of a function or loop that compute a tensor nobody gets."""
-    for source in list_sources(flow):
+    unread = {
+        (call.position.file, call.position.line, call.name)
+        for call in flow.named(PURE, is_own=True)
+        if call.position is not None
+        and call.function == call.name
+        and not flow.is_read[call.outputs[0]]
+    }
+    for source in list_sources(flow) if unread else ():
         for node in list_nodes(source.text):
             called = node.value if isinstance(node, ast.Expr) else None
             if not isinstance(called, ast.Call) or called.col_offset == 0:
                 continue
             name = name_of(called.func)
-            names = (name,) if name in PURE else ()
-            for call in flow.calls.find(names, FORWARD, is_own=True):
-                at = call.position
-                is_here = at is not None and at.line == called.lineno
-                if is_here and call.outputs[0] not in flow.read_by:
-                    twin = f", or write {name}_" if name in IN_PLACE else ""
-                    yield source.make_mistake(
-                        called,
-                        f"{name} returns another tensor, which nothing reads: assign "
-                        f"it{twin}",
-                        "the tensor that it is called on stays as it is",
-                    )
-                    break
+            if (source.file, called.lineno, name) in unread:
+                twin = f", or write {name}_" if name in IN_PLACE else ""
+                yield source.make_mistake(
+                    called,
+                    f"{name} returns another tensor, which nothing reads: assign "
+                    f"it{twin}",
+                    "the tensor that it is called on stays as it is",
+                )
 
 
 def find_other_steps(flow: Flow) -> Iterator[Mistake]:
@@ -163,7 +168,7 @@ def find_other_steps(flow: Flow) -> Iterator[Mistake]:
     The optimizer whose rates a schedule changes is then not the one that steps; another
     one steps without its scaler, or in the place of one that never steps.
     """
-    for source in list_loops(flow):
+    for source in list_loops(flow, may_mistake_steps):
         before, loop = list_bound(source.text), source.loops[0]
         inner = [n for n in ast.walk(loop) if isinstance(n, ast.Call)]
         stepped = {
@@ -200,6 +205,12 @@ def find_other_steps(flow: Flow) -> Iterator[Mistake]:
                 )
 
 
+def may_mistake_steps(text: str) -> bool:
+    """Whether a source has a schedule, a scaler, or several optimizers."""
+    names = {*re.findall(r"(\w+)\W*\.(?:step|zero_grad)\(", text)}
+    return len(names) > 1 or "lr_sch" in text or "GradScaler" in text
+
+
 def find_mistaken(
     source: Source, inner: list[ast.Call], stepped: Collection[str]
 ) -> Iterator[Mistake]:
@@ -233,7 +244,17 @@ def list_bound(text: str) -> list[tuple[str, str, ast.stmt]]:
     return sorted(found, key=lambda one: one[2].lineno)
 
 
-find_uncalled, find_lost_updates, find_attributes, find_second_names = (
-    partial(find_statements, look)
-    for look in (list_uncalled, list_lost_updates, list_attributes, list_second_names)
+find_uncalled = partial(
+    find_statements, list_uncalled, rf"\.({'|'.join(METHODS)})\b(?![ \t]*\()"
+)
+find_lost_updates = partial(
+    find_statements, list_lost_updates, r"^[ \t]*for\b[^:]*parameters\(\)"
+)
+find_attributes = partial(
+    find_statements, list_attributes, r"\.requires?_grad[ \t]*=[^=]"
+)
+find_second_names = partial(
+    find_statements,
+    list_second_names,
+    rf"{OTHERS}(_\w*)?[ \t]*=[ \t(]*\w+[ \t)]*([#;=]|$)",
 )

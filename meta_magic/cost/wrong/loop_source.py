@@ -6,7 +6,7 @@ A loop is one in which an optimizer steps, as it was recorded. Read
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from linecache import getlines
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -26,11 +26,13 @@ class Source(NamedTuple):
 
     Attributes:
         step: The call: the first one of an optimizer's step, or of a file.
+        file: The name of the file.
         line: Its line in the file.
         loops: The loops around it, the outermost first.
     """
 
     step: ReadCall
+    file: str
     line: int
     text: str
     loops: list[Repeating]
@@ -41,8 +43,11 @@ class Source(NamedTuple):
         return Mistake(self.step, text, why, line=node.lineno + shift)
 
 
-def list_loops(flow: Flow) -> Iterator[Source]:
-    """Yield the loops around steps of optimizers, once for each innermost loop."""
+def list_loops(flow: Flow, may_have: Callable[[str], object]) -> Iterator[Source]:
+    """Yield the loops around steps of optimizers, once for each innermost loop.
+
+    A source that cannot have what is looked for, by its text, is not parsed.
+    """
     seen = set[tuple[str, int]]()
     for step in flow.steps:
         at = step.position
@@ -50,11 +55,13 @@ def list_loops(flow: Flow) -> Iterator[Source]:
             continue
         seen.add((at.file, at.line))
         text, line = "".join(getlines(at.file)), at.line
+        if not may_have(text):
+            continue
         found = [node for node in list_nodes(text) if isinstance(node, Repeating)]
         loops = [one for one in found if one.lineno < line <= (one.end_lineno or 0)]
         loops.sort(key=lambda loop: loop.lineno)
         if loops:
-            yield Source(step, line, text, loops)
+            yield Source(step, at.file, line, text, loops)
 
 
 @lru_cache(maxsize=8)
@@ -62,7 +69,7 @@ def find_schedules(text: str) -> tuple[str, ...]:
     """Return the names that a source gives schedules of learning rates."""
     return tuple(
         ast.unparse(target)
-        for node in (list_nodes(text) if "lr_scheduler" in text else ())
+        for node in list_nodes(text)
         if isinstance(node, ast.Assign) and "lr_scheduler" in ast.unparse(node.value)
         for target in node.targets
     )
@@ -70,7 +77,7 @@ def find_schedules(text: str) -> tuple[str, ...]:
 
 def find_early_schedules(flow: Flow) -> Iterator[Mistake]:
     """Yield loops in which a schedule steps before its optimizer."""
-    for source in list_loops(flow):
+    for source in list_loops(flow, lambda text: "lr_scheduler" in text):
         steps = tuple(f"{name}.step(" for name in find_schedules(source.text))
         for node in [n for loop in source.loops for n in loop.body] if steps else ():
             is_before = (node.end_lineno or 0) < source.line
@@ -93,7 +100,7 @@ def find_useless_clips(flow: Flow) -> Iterator[Mistake]:
     scaler that is not enabled runs no operator.
     """
     has_scaler = any("unscale" in name for name in flow.calls.names)
-    for source in list_loops(flow):
+    for source in list_loops(flow, lambda text: "clip_grad_" in text):
         body = source.loops[-1].body
         clips, backwards = (
             [k for k, node in enumerate(body) if text in ast.unparse(node)]
@@ -126,7 +133,7 @@ def find_repeated_layers(flow: Flow) -> Iterator[Mistake]:
     periods = {find_period(node) for root in flow.modules for node in root.walk()}
     files = dict[str, ReadCall]()
     makers = ("empty", "ones", "zeros", "randn") if periods - {0} else ()
-    for call in flow.calls.find(makers, ("init",), is_own=True):
+    for call in flow.calls.find(makers, frozenset({"init"}), is_own=True):
         if call.position is not None:
             files.setdefault(call.position.file, call)
     for file, call in files.items():

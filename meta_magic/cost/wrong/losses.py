@@ -44,9 +44,10 @@ LINEAR: Final = name_set("addmm mm bmm convolution mkldnn_convolution relu")
 def find_loss_sizes(flow: Flow) -> Iterator[Mistake]:
     """Yield where a loss of torch expands its operands to each other."""
     last = -1
-    for call in flow.named(("expand",)):
+    losses = {name for name in flow.calls.functions if name.endswith("loss")}
+    for call in flow.named(("expand",), losses):
         name = "" if call.site is None else call.site.function or ""
-        is_loss = call.function.endswith("loss") and name.startswith(FUNCTIONAL)
+        is_loss = name.startswith(FUNCTIONAL)
         if not is_loss or call.shapes[0] == call.made_shapes[0] or call.index == last:
             continue
         operands = find_operands(flow, call)
@@ -181,8 +182,8 @@ def find_doubled(flow: Flow) -> Iterator[Mistake]:
     for call in flow.named(("nll_loss_forward", "nll_loss2d_forward")):
         if call.function.startswith("nll_loss"):
             yield from find_soft(flow, call, 0, "which wants logarithms")
-    for call in flow.named(("mul",)):
-        if call.function == "kl_div" and len(call.inputs) > 1:
+    for call in flow.named(("mul",), {"kl_div"}):
+        if len(call.inputs) > 1:
             yield from find_soft(flow, call, 1, "whose input is to be logarithms")
 
 

@@ -94,7 +94,7 @@ def find_wrong(
         return ()
     try:
         with paused_collector():
-            flow = Flow(trace.program, trace.modules, is_everything_own)
+            flow = Flow(trace, is_everything_own)
             found = [*run_rules(flow, "certain", CERTAIN)]
             if has_likely:
                 flow.follow_axes()

@@ -4,13 +4,21 @@ Rules name few operators, so a call is built when it is read. Read :class:`ReadC
 first.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 
-from meta_magic.cost.program_columns import PHASES, Columns
+from meta_magic.cost.program_columns import PHASES, Columns, Flags
 from meta_magic.trace.formulas.operands import short_name
 
 if TYPE_CHECKING:
@@ -47,7 +55,6 @@ class ReadCall:
 
     Attributes:
         name: The operator's name, such as ``softmax`` for ``aten._softmax.default``.
-        arguments: Its arguments by name; see ``Signature``.
         function: The last part of the torch function that made it; "" for none.
         inputs: The number of each tensor that it reads.
         outputs: The number of each tensor that it returns.
@@ -58,7 +65,6 @@ class ReadCall:
     index: int
     signature: "Signature"
     name: str
-    arguments: Mapping[str, Any]
     site: "CallSite | None"
     function: str
     phase: str
@@ -67,6 +73,11 @@ class ReadCall:
     module_call: int | None
     is_own: bool
     axes_by_call: Mapping[int, Axes]
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """Its arguments by name; see ``Signature``."""
+        return dict(self.signature.arguments)
 
     @property
     def axes(self) -> Axes:
@@ -107,6 +118,7 @@ class Calls(Sequence[ReadCall]):
         tensors: For each call the tensors that it reads, then those that it returns,
             from ``first`` of it on.
         n_inputs: For each signature how many tensors it reads.
+        functions: For each call site the last part of the torch function.
     """
 
     def __init__(
@@ -123,12 +135,15 @@ class Calls(Sequence[ReadCall]):
         self.names = [short_name(one.op) for one in program.signatures]
         self.n_inputs = [len(one.inputs) for one in program.signatures]
         self._built: dict[int, ReadCall] = {}
-        own = [is_own(site) for site in program.call_sites]
-        self._own = np.asarray([*own, False], np.bool_)  # the last for no call site
+        # Their last entry is for no call site.
+        sites = program.call_sites
+        self._own = np.asarray([*map(is_own, sites), False], np.bool_)
+        self.functions = [(s.function or "").rpartition(".")[2] for s in sites] + [""]
         numbers_by_name: dict[str, list[int]] = {}
         for number, name in enumerate(self.names):
             numbers_by_name.setdefault(name, []).append(number)
         self._numbers_by_name = numbers_by_name
+        self._is_among: dict[frozenset[str], Flags] = {}
 
     def __len__(self) -> int:
         return len(self.signature)
@@ -147,28 +162,47 @@ class Calls(Sequence[ReadCall]):
             found = self._built[index] = self._build(index)
         return found
 
+    def is_among(self, phases: frozenset[str]) -> Flags:
+        """Whether each call is in one of some phases."""
+        found = self._is_among.get(phases)
+        if found is None:
+            is_meant = np.array([phase in phases for phase in PHASES])
+            found = self._is_among[phases] = is_meant[self.columns.phase]
+        return found
+
+    def is_named(self, names: Iterable[str], within: slice = slice(None)) -> Flags:
+        """Whether each call, or each of some rows, is of some operators."""
+        numbers = [n for name in names for n in self._numbers_by_name.get(name, ())]
+        is_named = np.zeros(len(self.names), np.bool_)
+        is_named[numbers] = True
+        return is_named[self.columns.signature[within]]
+
     def find(
         self,
         names: Collection[str],
-        phases: Collection[str] = (),
+        phases: frozenset[str] = frozenset(),
         rows: range | None = None,
         *,
         is_own: bool = False,
+        functions: Container[str] | None = None,
     ) -> Iterator[ReadCall]:
-        """Yield calls of some operators in order; () is all phases, None all rows."""
-        numbers = [n for name in names for n in self._numbers_by_name.get(name, ())]
-        if not numbers:
+        """Yield calls of some operators in order; no phases are all, None all rows.
+
+        And of some functions; None is all.
+        """
+        if not any(name in self._numbers_by_name for name in names):
+            return
+        sites = [functions is None or name in functions for name in self.functions]
+        if not any(sites):
             return
         rows = range(len(self)) if rows is None else rows
         within = slice(rows.start, rows.stop)
-        is_named = np.zeros(len(self.names), np.bool_)
-        is_named[numbers] = True
-        is_meant = is_named[self.columns.signature[within]]
+        is_meant = self.is_named(names, within)
         if phases:
-            is_among = np.array([phase in phases for phase in PHASES])
-            is_meant &= is_among[self.columns.phase[within]]
-        if is_own:
-            is_meant &= self._own[self.columns.call_site[within]]
+            is_meant &= self.is_among(phases)[within]
+        if is_own or functions is not None:
+            is_site = self._own & sites if is_own else np.asarray(sites)
+            is_meant &= is_site[self.columns.call_site[within]]
         for row in np.flatnonzero(is_meant).tolist():
             yield self[rows.start + row]
 
@@ -179,14 +213,12 @@ class Calls(Sequence[ReadCall]):
         middle = first + self.n_inputs[number]
         module, at = int(columns.module_call[row]), int(columns.call_site[row])
         site = None if at < 0 else self._program.call_sites[at]
-        function = "" if site is None else (site.function or "").rpartition(".")[2]
         return ReadCall(
             row,
             signature,
             self.names[number],
-            dict(signature.arguments),
             site,
-            function,
+            self.functions[at],
             PHASES[columns.phase[row]],
             self.tensors[first:middle],
             self.tensors[middle:last],

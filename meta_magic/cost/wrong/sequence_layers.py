@@ -14,6 +14,7 @@ from meta_magic.cost.wrong.flow import (
     Mistake,
     is_dropout,
     is_view,
+    last_part,
     name_set,
 )
 from meta_magic.cost.wrong.losses import LOSSES
@@ -47,11 +48,10 @@ def list_layers(
     flow: Flow, names: frozenset[str] = SEQUENTIAL
 ) -> "Iterator[tuple[ModuleCall, str, bool]]":
     """Yield the calls of layers of sequences, their names, and ``batch_first``."""
-    classes = {name.rpartition(".")[2] for _, _, name in flow.program.modules}
-    for layer in () if classes.isdisjoint(names) else flow.module_calls:
-        name = layer.class_name.rpartition(".")[2]
+    for layer in flow.find_layers(names):
+        name = last_part(layer.class_name)
         is_batched = layer.inputs and len(layer.inputs[0][1].shape) == 3
-        if name in names and is_batched and layer.outputs:
+        if is_batched and layer.outputs:
             node = flow.nodes.get((layer.root or 0, layer.module or ""))
             if node is not None and layer.root is not None:
                 yield layer, name, "batch_first=True" in node.settings
@@ -225,15 +225,13 @@ def find_cut_masks(flow: Flow) -> Iterator[Mistake]:
 def find_lost_states(flow: Flow) -> Iterator[Mistake]:
     """Yield cells that are called step by step, and never get their own state."""
     by_line: dict[object, list[ModuleCall]] = defaultdict(list)
-    classes = {name.rpartition(".")[2] for _, _, name in flow.program.modules}
-    for layer in () if classes.isdisjoint(CELLS) else flow.module_calls:
-        if layer.class_name.rpartition(".")[2] in CELLS:
-            by_line[layer.root, layer.module, layer.parent, layer.line].append(layer)
+    for layer in flow.find_layers(CELLS):
+        by_line[layer.root, layer.module, layer.parent, layer.line].append(layer)
     for layers in by_line.values():
         is_fresh = all(len({path[0] for path, _ in one.inputs}) == 1 for one in layers)
         given = {one.inputs[0][1].tensor_id for one in layers if one.inputs}
         if is_fresh and len(given) > 1:
-            name = layers[0].class_name.rpartition(".")[2]
+            name = last_part(layers[0].class_name)
             yield Mistake(
                 flow.calls[layers[0].first_op],
                 f"{name} begins each of {len(given)} steps with a state of zeros: give "

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from meta_magic.cost.wrong.axes import list_dims, size_of
 from meta_magic.cost.wrong.flow import (
     FORWARD,
+    VIEWS,
     Flow,
     Mistake,
     is_dropout,
@@ -106,8 +107,8 @@ def find_other_classes(flow: Flow) -> Iterator[Mistake]:
 
     It takes dimension 1 for the classes, and they are known by ``one_hot``.
     """
-    for call in flow.named(("mul",)):
-        if call.function != "cross_entropy" or len(call.made_shapes[0]) < 3:
+    for call in flow.named(("mul",), {"cross_entropy"}):
+        if len(call.made_shapes[0]) < 3:
             continue
         for operand in range(len(call.inputs)):
             hot = flow.origin(
@@ -361,8 +362,8 @@ def is_skew(flow: Flow, call: ReadCall) -> bool:
 
 def find_merged_batches(flow: Flow) -> Iterator[Mistake]:
     """Yield views that merge samples and channels, if the model returns that."""
-    for outer in flow.module_calls if flow.axes.channels else ():
-        if outer.parent is not None or not outer.inputs or not outer.outputs:
+    for outer in flow.outer_calls if flow.axes.channels else ():
+        if not outer.inputs or not outer.outputs:
             continue
         given, made = outer.inputs[0][1], outer.outputs[0][1]
         axes = flow.axes.of.get(made.tensor_id)
@@ -384,8 +385,9 @@ def find_merged_batches(flow: Flow) -> Iterator[Mistake]:
 
 def find_merge(flow: Flow, outer: "ModuleCall", axis: Axis) -> ReadCall | None:
     """Return the user's view in a module call that first has a dimension in front."""
-    for call in flow.calls[outer.first_op : outer.end_op]:
-        if is_view(call) and call.is_own and call.function not in RESHAPING:
+    rows = range(outer.first_op, outer.end_op)
+    for call in flow.calls.find(VIEWS, rows=rows, is_own=True):
+        if call.function not in RESHAPING:
             axes = flow.axes.of.get(call.outputs[0], ())
             if axes and axes[0] == axis and call.axes[0][0] != axis:
                 return call

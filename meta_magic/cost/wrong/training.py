@@ -40,10 +40,9 @@ def find_missing_steps(flow: Flow) -> Iterator[Mistake]:
     n_stepped = len({call.site for call in flow.steps})
     if len(cleared) < 2 or len(flow.backwards) < 2 or (n_stepped >= n_cleared > 0):
         return
-    left = flow.trained
-    for call in flow.calls:
-        if call.phase not in {"init", "backward"} and call.signature.writes:
-            left = left - {flow.storages[call.inputs[k]] for k in call.signature.writes}
+    columns = flow.calls.columns
+    is_update = ~flow.calls.is_among(frozenset({"init", "backward"}))[columns.call]
+    left = flow.trained - {*columns.storage[is_update & columns.is_written].tolist()}
     # Without any step all parameters are left; beside one of another optimizer some.
     if not left or (left == flow.trained) is bool(flow.steps):
         return
@@ -122,39 +121,36 @@ def find_old_gradients(flow: Flow) -> Iterator[Mistake]:
 
     A gradient was stepped, then added to, then stepped again, and was never cleared.
     """
-    columns, names = flow.calls.columns, np.asarray(flow.calls.names)
-    name, phase = names[columns.signature], columns.phase
+    columns, phase = flow.calls.columns, flow.calls.columns.phase
     backward, optimizer = PHASES.index("backward"), PHASES.index("optimizer")
-    is_adding = (name == "add_") & (phase == backward)
+    is_adding = flow.calls.is_named(("add_",)) & (phase == backward)
     added = columns.first[:-1][is_adding]
     if not added.size:
         return
-    is_cleared = (np.isin(name, [*CLEARING]) & (phase != backward))[columns.call]
+    is_cleared = (flow.calls.is_named(CLEARING) & (phase != backward))[columns.call]
     is_stepped = (phase == optimizer)[columns.call] & ~columns.is_made
     keys = columns.call * columns.n_storages + columns.storage
     is_stepped &= ~np.isin(keys, keys[columns.is_written])
     is_meant = is_stepped | (is_cleared & columns.is_written)
     is_meant[added] = True
     is_meant &= np.isin(columns.storage, columns.storage[added])
-    state: dict[int, tuple[int, bool]] = {}  # by storage: the step, whether added to
-    for entry in np.flatnonzero(is_meant).tolist():
-        storage, row = int(columns.storage[entry]), int(columns.call[entry])
-        if is_adding[row]:
-            if storage in state:
-                state[storage] = state[storage][0], True
-        elif not is_stepped[entry]:
-            state.pop(storage, None)
-        else:
-            step, is_added = state.get(storage, (row, False))
-            if is_added:
-                yield Mistake(
-                    flow.calls[step],
-                    "this step uses the gradients of earlier steps, too: "
-                    "zero_grad() is missing",
-                    "gradients that a step had used were added to, and stepped again",
-                )
-                return
-            state[storage] = row, False
+    # Sorted by storage: a step, additions, and a step again.
+    entries = np.flatnonzero(is_meant)
+    entries = entries[np.argsort(columns.storage[entries], kind="stable")]
+    storage, is_add = columns.storage[entries], is_adding[columns.call[entries]]
+    is_again = is_add[1:] & is_add[:-1] & (storage[1:] == storage[:-1])
+    entries = entries[np.append(True, ~is_again)]
+    is_step, is_add = is_stepped[entries], is_adding[columns.call[entries]]
+    is_old = is_step[:-2] & is_add[1:-1] & is_step[2:]
+    is_old &= columns.storage[entries[:-2]] == columns.storage[entries[2:]]
+    if is_old.any():
+        first = min(np.flatnonzero(is_old), key=lambda k: entries[k + 2])
+        yield Mistake(
+            flow.calls[int(columns.call[entries[first]])],
+            "this step uses the gradients of earlier steps, too: zero_grad() is "
+            "missing",
+            "gradients that a step had used were added to, and stepped again",
+        )
 
 
 def find_train_mode(flow: Flow) -> Iterator[Mistake]:
@@ -162,7 +158,7 @@ def find_train_mode(flow: Flow) -> Iterator[Mistake]:
     if not flow.steps or not flow.trained:
         return
     starts = [step.index for step in flow.steps]
-    outer = [call for call in flow.module_calls if call.parent is None]
+    outer = flow.outer_calls
     trained = {c.root for c in outer if is_differentiated(flow, c)}
     plain = [c for c in outer if c.root in trained and not is_differentiated(flow, c)]
     inputs = [
@@ -215,10 +211,8 @@ def find_eval_mode(flow: Flow) -> Iterator[Mistake]:
     """Yield a line that trains in training mode first, then in evaluation mode."""
     steps = flow.steps
     was_noisy: set[object] = set()
-    for call in flow.module_calls if steps else ():
-        if call.parent is not None or steps[-1].index <= call.end_op:
-            continue
-        if not is_differentiated(flow, call):
+    for call in flow.outer_calls if steps else ():
+        if steps[-1].index <= call.end_op or not is_differentiated(flow, call):
             continue
         noisy = find_noisy(flow, call)
         where = call.root, call.position
@@ -272,7 +266,7 @@ def find_self_copies(flow: Flow) -> Iterator[Mistake]:
 
     Or they are averaged with themselves.
     """
-    phases = {*PHASES} - {"backward", "optimizer"}
+    phases = frozenset(PHASES) - {"backward", "optimizer"}
     for call in flow.calls.find(("copy_", "lerp_", "add_"), phases, is_own=True):
         first, second = [*call.signature.inputs, None][:2]
         if not flow.steps or len(call.inputs) < 2 or first != second:
@@ -329,10 +323,10 @@ def find_stale_optimizers(flow: Flow) -> Iterator[Mistake]:
     stale = optimized - held.keys() - flow.trained
     missed = [s for s in held if s in flow.trained and s not in optimized]
     makers = find_makers(flow)
-    known = [s for s in missed if s in makers and makers[s].is_own]
+    known = [s for s in missed if s in makers and flow.calls[makers[s]].is_own]
     if not known or not (stale or is_head_missed(flow, missed, held)):
         return
-    layer = min((makers[s] for s in known), key=lambda call: call.index)
+    layer = flow.calls[min(makers[s] for s in known)]
     name = held[missed[0]][0]
     text = f"no optimizer steps {name}, which gets gradients: give it to one"
     why, line = "", None
@@ -352,13 +346,13 @@ def find_stale_optimizers(flow: Flow) -> Iterator[Mistake]:
     )
 
 
-def find_makers(flow: Flow) -> dict[int, ReadCall]:
+def find_makers(flow: Flow) -> dict[int, int]:
     """Return for each storage the first call that made it while a module was built."""
     columns = flow.calls.columns
     is_init = (columns.phase == PHASES.index("init"))[columns.call]
     rows = np.flatnonzero(is_init & columns.is_made)[::-1]
-    pairs = zip(columns.storage[rows], columns.call[rows], strict=True)
-    return {int(storage): flow.calls[int(row)] for storage, row in pairs}
+    storages, calls = columns.storage[rows].tolist(), columns.call[rows].tolist()
+    return dict(zip(storages, calls, strict=True))
 
 
 def is_head_missed(
@@ -392,15 +386,18 @@ def find_fresh_optimizers(flow: Flow) -> Iterator[Mistake]:
     with the same settings.
     """
     starts = [step.index for step in flow.steps]
+    columns = flow.calls.columns
+    is_begun = flow.calls.is_named(("zeros_like",))
+    is_begun &= flow.calls.is_among(frozenset({"optimizer"}))
+    averaged = columns.storage[columns.first[:-1][is_begun]].tolist()
     begun: dict[int, set[int]] = defaultdict(set)
-    for call in flow.calls.find(("zeros_like",), ("optimizer",)):
-        if call.inputs and (number := bisect(starts, call.index)):
-            begun[flow.storages[call.inputs[0]]].add(number - 1)
+    for storage, row in zip(averaged, np.flatnonzero(is_begun).tolist(), strict=True):
+        if number := bisect(starts, row):
+            begun[storage].add(number - 1)
     if not begun:
         return
     storage, numbers = max(begun.items(), key=lambda item: len(item[1]))
     fresh = [flow.steps[number] for number in sorted(numbers)]
-    columns = flow.calls.columns
     rows = columns.call[columns.is_written & (columns.storage == storage)]
     writes = [rows[rows > step.index][0] for step in fresh]
     between = columns.phase[rows[(rows > writes[0]) & (rows < writes[-1])]]

@@ -1,6 +1,7 @@
 """The arguments of a call by name, as formulas read them: shapes, not tensors."""
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any, Final, TypeAlias
 
@@ -62,6 +63,7 @@ def name_of(signature: Signature) -> str:
     return f"{namespace}.{rest.partition('.')[0]}"
 
 
+@lru_cache(maxsize=4096)
 def short_name(op: str) -> str:
     """Return an operator's plain name: ``to_copy`` of ``aten._to_copy.default``."""
     return op.split(".")[1].removeprefix("_")

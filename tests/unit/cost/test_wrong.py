@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from meta_magic import record
+from meta_magic.cost.wrong.flow import Flow, list_nodes
 from tests.conformance.wrong_programs import run_case
 
 WRONG = run_case.read_cases("wrong")
@@ -115,3 +116,22 @@ def test_the_turns_of_a_long_loop_are_noted_as_its_first_ones():
         x = torch.ones(4, 8, 8, 3).view(4, 3, 8, 8)
     assert [note.kind for note in trace.wrong] == ["softmax dimension", "mixed"]
     assert x.shape == (4, 3, 8, 8)
+
+
+def test_a_source_whose_text_cannot_have_a_mistake_is_not_parsed():
+    text = "import torch\nx = torch.ones(3).relu()  # not like another text\n"
+    parsed = list_nodes.cache_info().misses
+    assert run_case.find_notes(text) == []
+    assert list_nodes.cache_info().misses == parsed
+
+
+def test_rules_read_the_columns_that_the_report_reads():
+    with record() as trace:
+        torch.ones(3)
+    assert Flow(trace).calls.columns is trace.columns
+
+
+def test_a_call_that_raised_is_not_among_those_that_rules_read():
+    with pytest.raises(RuntimeError), record() as trace:
+        torch.ones(3) + torch.ones(4)
+    assert len(Flow(trace).calls) == trace.program.n_calls == 2
