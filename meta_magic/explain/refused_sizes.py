@@ -6,7 +6,7 @@ child, with integers that know their origin; the same run shows which integers e
 its expressions evaluated to. Read :func:`trace_refused`, then :func:`solve`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -140,26 +140,43 @@ def _list_refused(probe: Probe, given: Mapping[Variable, Any]) -> Iterator[Accep
     yield from sorted(found, key=lambda pair: not known & {*pair[1]})
 
 
-def solve(refused: Refused) -> Iterator[tuple[LineageStep, int, int]]:
-    """Yield written numbers, the values with which a size is accepted, and that size.
+def solve(refused: Refused) -> Iterator[tuple[tuple[LineageStep, ...], int, int]]:
+    """Yield written numbers, the value with which a size is accepted, and that size.
 
-    A size that is only broadcast, as 1, comes last.
+    Equal numbers of a line, as both sides of an image, change together if neither does
+    alone. A size that is only broadcast, as 1, comes last.
     """
-    lineage = refused.lineage
+    steps = refused.lineage.steps
+    spots: dict[tuple[int | None, int | None], list[int]] = {}
+    for number, step in enumerate(steps):
+        if step.is_written:
+            spots.setdefault((step.line, step.column), []).append(number)
     for wanted in sorted(refused.accepted, key=lambda size: size == 1):
-        for number, step in enumerate(lineage.steps):
-            if not step.is_written:
-                continue
-            predict = partial(_predict, lineage, number)
-            for value in _guess(int(step.value), lineage.size, wanted, predict):
-                if predict(value) == wanted:
-                    yield step, value, wanted
-                    break
+        equal: dict[tuple[float, int | None], list[list[int]]] = {}
+        for (line, _), numbers in spots.items():
+            found = _solve_for(refused.lineage, numbers, wanted)
+            if found is not None:
+                yield (steps[numbers[0]],), found, wanted
+            else:
+                value = steps[numbers[0]].value
+                equal.setdefault((value, line), []).append(numbers)
+        for group in equal.values():
+            together = [number for numbers in group for number in numbers]
+            is_one = len(group) == 1
+            found = None if is_one else _solve_for(refused.lineage, together, wanted)
+            if found is not None:
+                yield tuple(steps[numbers[0]] for numbers in group), found, wanted
 
 
-def _predict(lineage: Lineage, number: int, value: int) -> float | None:
-    """Return the size with another value of one written number."""
-    return lineage.predict({number: value})
+def _solve_for(lineage: Lineage, numbers: Sequence[int], wanted: int) -> int | None:
+    """Return the value of some equal numbers with which a size is a wanted one."""
+
+    def predict(value: int) -> float | None:
+        return lineage.predict(dict.fromkeys(numbers, value))
+
+    value = int(lineage.steps[numbers[0]].value)
+    guesses = _guess(value, lineage.size, wanted, predict)
+    return next((one for one in guesses if one > 0 and predict(one) == wanted), None)
 
 
 def _guess(
@@ -171,9 +188,9 @@ def _guess(
     if wanted and value * size % wanted == 0:
         yield value * size // wanted
     yield value + wanted - size
+    yield from _bisect(value, wanted, predict)
     for step in range(1, NEAR + 1):
         yield from (value + step, value - step)
-    yield from _bisect(value, wanted, predict)
 
 
 def _bisect(
@@ -183,7 +200,7 @@ def _bisect(
 
     Of 196 = (side // 16) ** 2 that is 224.
     """
-    low, high = value // MOST, value * MOST
+    low, high = max(value // MOST, 1), value * MOST
     first, last = predict(low), predict(high)
     if first is None or last is None:
         return

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, permutations
-from math import inf, prod
+from math import prod
 from operator import ne
 from typing import Final, TypeAlias
 
@@ -347,16 +347,22 @@ def edit_roots(situation: Situation) -> Iterator[Edit]:
         steps = refused.lineage.steps
         is_made = any(step.line and not step.is_written for step in steps)
         distance = (FAR if is_made else WORKED) if len(steps) > 1 else 0.0
-        for at, (step, value, wanted) in enumerate(solved):
-            node = nodes.get((step.line or 0, step.column or 0))
-            most = inf if node is None or not program.is_data(node) else step.value
-            if node is not None and value <= MOST_DATA * most:
-                cost = LATER * at + distance + (0 if refused.is_alone else BOTH)
-                cost += DATA if program.is_data(node) else 0
-                cost += ONE if wanted == 1 else 0
-                cost += WINDOW if program.is_window(node) else 0
-                is_lossy = wanted == 1  # it is only broadcast
+        for at, (written, value, wanted) in enumerate(solved):
+            spots = [nodes.get((one.line or 0, one.column or 0)) for one in written]
+            found = [node for node in spots if node is not None]
+            if len(found) < len(spots):
+                continue
+            node = found[0]
+            if program.is_data(node) and value > MOST_DATA * written[0].value:
+                continue
+            cost = LATER * at + distance + (0 if refused.is_alone else BOTH)
+            cost += DATA if program.is_data(node) else 0
+            cost += ONE if wanted == 1 else 0
+            cost += WINDOW if program.is_window(node) else 0
+            is_lossy = wanted == 1  # it is only broadcast
+            edit = join_edits(
+                (e for one in found for e in program.replace(one, str(value), 0)), cost
+            )
+            if edit.stretches:
                 is_solved = refused.is_alone and not is_lossy
-                for edit in program.replace(node, str(value), cost):
-                    if value > 0:
-                        yield replace(edit, is_solved=is_solved, is_lossy=is_lossy)
+                yield replace(edit, is_solved=is_solved, is_lossy=is_lossy)

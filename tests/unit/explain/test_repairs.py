@@ -433,6 +433,15 @@ def test_heads_become_the_nearest_that_divide_the_width():
         ),
         (
             (
+                "x = torch.rand(4, 1, 32, 32)\n"
+                "h = nn.Conv2d(1, 8, 4, 2, 1)(x).flatten(1)\n"
+                "h = nn.Linear(8 * 14 * 14, 784)(h).view(4, 1, 28, 28)\n"
+                "nn.functional.binary_cross_entropy_with_logits(h, x)"
+            ),
+            "x = torch.rand(4, 1, 28, 28)",
+        ),
+        (
+            (
                 "x = [torch.ones(n, 3) for n in (4, 2)]\n"
                 "loader = torch.utils.data.DataLoader(x, 2)\nnext(iter(loader))"
             ),
