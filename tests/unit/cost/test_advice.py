@@ -178,15 +178,24 @@ def advise(run, *args, as_device="cpu", **kwargs):
     with record(as_device=as_device) as trace:
         kept = run(*args, **kwargs)
     del kept
-    return trace, find_advice(trace)
+    return trace, trace.advice
 
 
-def compare(run, wasteful, mended, **kwargs):
-    """Return the one advice on a program, and how much lower the mended peak is."""
+def compare(run, wasteful, mended, choice=None, **kwargs):
+    """Return the one advice on a program, and how much lower the mended peak is.
+
+    By a choice it is proven: the block with it is recorded again.
+    """
     trace, (advice,) = advise(run, wasteful, **kwargs)
     other, none = advise(run, mended, **kwargs)
     assert none == ()
-    return advice, trace.memory.peak_nbytes - other.memory.peak_nbytes
+    before, after = trace.memory.peak_nbytes, other.memory.peak_nbytes
+    if choice is not None:
+        assert (advice.proof.choice, advice.unproven) == (choice, None)
+        assert advice.proof.before_nbytes == before
+        assert advice.proof.after_nbytes == after
+        assert advice.proof.saved_nbytes == before - after > 0
+    return advice, before - after
 
 
 def line_after(run, n_lines):
@@ -220,9 +229,10 @@ def test_temporaries_of_an_optimizer_that_takes_all_at_once():
         train,
         lambda p: torch.optim.AdamW(p, foreach=True),
         lambda p: torch.optim.AdamW(p, fused=True),
+        "fused",
     )
     assert (advice.kind, advice.choice) == ("foreach", "fused")
-    assert advice.peak_nbytes == saved > 0
+    assert advice.peak_nbytes == saved
 
 
 def collect(keep):
@@ -236,7 +246,8 @@ def collect(keep):
 
 def test_a_list_that_keeps_graphs():
     advice, saved = compare(collect, lambda loss: loss, torch.Tensor.detach)
-    assert advice.kind == "leak"
+    assert (advice.kind, advice.proof.choice) == ("leak", ".detach()")
+    assert advice.proof.saved_nbytes >= saved  # no graph is left of the last step
     assert advice.lines == (line_after(collect, 4),)
     # Of each step but the last: what the layers read, and what is squared.
     assert advice.nbytes == 5 * (2 * NBYTES + 4 * BATCH * 8)
@@ -272,7 +283,8 @@ def test_float64_among_float32():
 
 
 def test_float32_among_bfloat16():
-    advice, saved = compare(add_noise, torch.float32, torch.bfloat16)
+    choice = "dtype=bfloat16"
+    advice, saved = compare(add_noise, torch.float32, torch.bfloat16, choice)
     assert advice.kind == "dtype"
     assert "bfloat16 is combined with float32" in advice.text
     # Noise, sum and exponential, 2 bytes more for a number.
@@ -285,18 +297,17 @@ def copy(is_copying):
 
 
 def test_a_copy_that_changes_nothing():
-    advice, saved = compare(copy, True, False)
+    advice, saved = compare(copy, True, False, "no copy")
     assert advice.kind == "copy"
     assert advice.lines == (line_after(Scaled.forward, 2),)
     assert advice.nbytes == advice.peak_nbytes == saved == NBYTES
 
 
 def test_gradients_that_nobody_reads():
-    trace, (advice,) = advise(train_head, is_frozen=False)
-    mended, none = advise(train_head, is_frozen=True)
-    assert (advice.kind, none) == ("gradient", ())
-    assert advice.flops == trace.cost.flops - mended.cost.flops > 0
-    saved = trace.memory.peak_nbytes - mended.memory.peak_nbytes
+    advice, saved = compare(train_head, False, True, "requires_grad_(False)")
+    assert advice.kind == "gradient"
+    flops = [advise(train_head, frozen)[0].cost.flops for frozen in (False, True)]
+    assert advice.flops == flops[0] - flops[1] > 0
     assert advice.peak_nbytes == saved
     # Of weights and biases; those of the second step are added to the first ones.
     assert advice.nbytes == 3 * 4 * (WIDTH * WIDTH + WIDTH)
@@ -320,7 +331,7 @@ def train_partial(has_more):
 
 
 def test_parameters_that_no_forward_reads():
-    advice, saved = compare(train_partial, True, False)
+    advice, saved = compare(train_partial, True, False, "none of them")
     assert advice.kind == "no gradient"
     assert "unused.weight and " in advice.text
     assert advice.lines == (line_after(Partial.__init__, 4),)
@@ -357,7 +368,7 @@ def tie(has_head):
 
 
 def test_a_weight_that_is_filled_and_thrown_away():
-    advice, saved = compare(tie, True, False)
+    advice, saved = compare(tie, True, False, "no weight of its own")
     assert advice.kind == "tying"
     assert advice.lines == (line_after(Tied.__init__, 4),)
     assert advice.nbytes == advice.peak_nbytes == saved == 4 * 1000 * WIDTH
@@ -370,7 +381,8 @@ def train_blocks(width=1024, batch=1 << 14):
 
 def test_activations_that_could_be_computed_again():
     _, (advice,) = advise(train_blocks)
-    assert (advice.kind, advice.choice) == ("activations", "checkpointing")
+    assert (advice.kind, advice.proof.choice) == ("activations", "checkpointing")
+    assert advice.proof.saved_nbytes == advice.peak_nbytes > 2**30
     # Each block saves what relu makes, for itself and for the layer after it.
     assert advice.nbytes == 8 * 4 * 4 * 1024 * (1 << 14)
     assert advice.flops == -8 * 2 * 2 * 4 * 1024 * 1024 * (1 << 14)

@@ -1,4 +1,7 @@
-"""Advice is proven by recordings of the block as advised, where that can be tried."""
+"""Advice is proven by recordings of the block as advised, where that can be tried.
+
+Each kind of advice is proven in ``tests/unit/cost/test_advice.py``.
+"""
 
 import torch
 from torch import nn
@@ -7,34 +10,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from meta_magic import record
 from meta_magic.trials import proofs
-from tests.unit.cost.test_advice import Tied, collect, train_partial
-from tests.unit.wasteful import BATCH, WIDTH, Block, add_noise, train, train_head
+from tests.unit.cost.test_advice import compare
+from tests.unit.wasteful import BATCH, WIDTH, train
 
 
 def make_model():
     return nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(4)))
-
-
-def test_a_fused_optimizer_saves_what_was_said():
-    with record() as trace:
-        train(lambda p: torch.optim.AdamW(p, foreach=True))
-    with record() as mended:
-        train(lambda p: torch.optim.AdamW(p, fused=True))
-    (advice,) = trace.advice
-    assert advice.proof.choice == "fused"
-    assert advice.proof.before_nbytes == trace.memory.peak_nbytes
-    assert advice.proof.after_nbytes == mended.memory.peak_nbytes
-    assert advice.proof.saved_nbytes == advice.peak_nbytes > 0
-    assert advice.unproven is None
-
-
-def test_checkpointing_saves_what_was_said():
-    with record() as trace:
-        blocks = nn.Sequential(*(Block(1024) for _ in range(8)))
-        nn.Sequential(blocks, nn.Tanh())(torch.ones(1 << 14, 1024)).sum().backward()
-    (advice,) = trace.advice
-    assert advice.proof.choice == "checkpointing"
-    assert advice.proof.saved_nbytes == advice.peak_nbytes > 2**30
 
 
 def test_a_choice_that_comes_too_late_proves_nothing():
@@ -130,103 +111,22 @@ def test_of_much_advice_that_is_tried_which_spares_most(monkeypatch):
     assert second.unproven.endswith("only the advice that saves most was tried")
 
 
-def run_kept(run, **kwargs):
-    kept = run(**kwargs)
-    del kept
-
-
-def prove_change(run, wasteful, mended, as_device="cpu"):
-    """Return the one advice on a block, and the recording of one written as advised."""
-    with record(as_device=as_device) as trace:
-        run_kept(run, **wasteful)
-    with record(as_device=as_device) as written:
-        run_kept(run, **mended)
-    (advice,) = trace.advice
-    assert advice.unproven is None
-    assert advice.proof.before_nbytes == trace.memory.peak_nbytes
-    assert advice.proof.after_nbytes == written.memory.peak_nbytes
-    assert advice.proof.saved_nbytes > 0
-    return advice
-
-
-def copy(is_copied):
-    x = torch.ones(BATCH, WIDTH)
-    y = x.clone() if is_copied else x
-    return (y * 2).exp(), x
-
-
-def test_no_copy():
-    advice = prove_change(copy, {"is_copied": True}, {"is_copied": False})
-    assert (advice.kind, advice.proof.choice) == ("copy", "no copy")
-    assert advice.proof.saved_nbytes == advice.peak_nbytes
-
-
-def test_a_narrower_dtype():
-    wide, narrow = torch.float32, torch.bfloat16
-    advice = prove_change(add_noise, {"dtype": wide}, {"dtype": narrow})
-    assert (advice.kind, advice.proof.choice) == ("dtype", "dtype=bfloat16")
-    assert advice.proof.saved_nbytes == advice.peak_nbytes
-
-
-def collect_detached():
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 8))
-    losses = []
-    for _ in range(6):
-        loss = model(torch.ones(BATCH, WIDTH)).square().mean().detach()
-        losses.append(loss)
-    return losses
-
-
-def test_results_without_their_graphs():
-    with record(as_device="cpu") as trace:
-        run_kept(collect, keep=lambda loss: loss)
-    with record(as_device="cpu") as written:
-        run_kept(collect_detached)
-    (advice,) = trace.advice
-    assert (advice.kind, advice.proof.choice) == ("leak", ".detach()")
-    assert advice.proof.after_nbytes == written.memory.peak_nbytes
-    assert advice.proof.saved_nbytes >= advice.peak_nbytes > 0
-
-
-def test_no_gradients_of_what_nobody_steps():
-    advice = prove_change(train_head, {"is_frozen": False}, {"is_frozen": True})
-    assert (advice.kind, advice.choice) == ("gradient", "requires_grad_(False)")
-    assert advice.proof.saved_nbytes == advice.peak_nbytes
-
-
-def attend(dropout_p=0.0):
+def attend(dropout_p, kernels=(SDPBackend.MATH, SDPBackend.FLASH_ATTENTION)):
     q = torch.ones(2, 4, 256, 32)
-    return F.scaled_dot_product_attention(q, q, q, dropout_p=dropout_p)
+    with sdpa_kernel(list(kernels)):
+        return F.scaled_dot_product_attention(q, q, q, dropout_p=dropout_p)
 
 
 def test_attention_without_dropout():
-    advice = prove_change(attend, {"dropout_p": 0.1}, {})
+    advice, _ = compare(attend, 0.1, 0.0, "dropout_p=0")
     assert (advice.kind, advice.choice) == ("attention", "dropout_p=0")
 
 
-def attend_by(kernels):
-    with sdpa_kernel(kernels):
-        return attend()
+def attend_by(kernel):
+    return attend(0.0, [kernel])
 
 
 def test_attention_with_its_kernels_switched_on():
-    math, fused = SDPBackend.MATH, SDPBackend.FLASH_ATTENTION
-    advice = prove_change(attend_by, {"kernels": [math]}, {"kernels": [fused]})
-    assert (advice.kind, advice.choice) == ("attention", "all kernels")
-
-
-def test_no_weight_of_what_is_tied():
-    with record() as trace:
-        _kept = Tied(has_head=True)
-    with record() as written:
-        _kept = nn.Embedding(1000, WIDTH)
-    (advice,) = trace.advice
-    assert (advice.kind, advice.proof.choice) == ("tying", "no weight of its own")
-    assert advice.proof.after_nbytes == written.memory.peak_nbytes
-    assert advice.proof.saved_nbytes == advice.peak_nbytes == 4 * 1000 * WIDTH
-
-
-def test_no_parameters_that_no_forward_reads():
-    advice = prove_change(train_partial, {"has_more": True}, {"has_more": False})
-    assert (advice.kind, advice.proof.choice) == ("no gradient", "none of them")
-    assert advice.proof.saved_nbytes == advice.peak_nbytes
+    kernels = SDPBackend.MATH, SDPBackend.FLASH_ATTENTION
+    advice, _ = compare(attend_by, *kernels, "all kernels")
+    assert advice.kind == "attention"
