@@ -66,24 +66,9 @@ def test_the_rule_is_shown_before_the_repairs_that_are_tried(kernel):
     assert "repairs that ran" in texts[2]
 
 
-def test_an_explanation_shows_a_hostile_name_and_does_not_run_it(kernel):
-    hostile = "type('<img src=x onerror=alert(1)>', (nn.Linear,), {})"
-    run = kernel.run(f"%%meta\n{hostile}(2, 3)(torch.ones(5))")
-    html = run.reports[0]["text/html"]
-    assert "<img" not in html
-    assert "&lt;img" in html
-
-
-@pytest.mark.parametrize(
-    "cell",
-    [
-        "%%meta\n%%meta\nlayer = nn.Linear(2, 3)\nlayer(torch.ones(5))",
-        "%%meta\nawait asyncio.sleep(0)\nlayer = nn.Linear(2, 3)\nlayer(torch.ones(5))",
-    ],
-)
-def test_an_error_in_an_operator_shows_the_users_frame_alone(kernel, cell):
-    run = kernel.run(cell)
-    assert run.marked_lines == [4]
+def test_an_error_in_an_operator_shows_the_users_frame_alone(kernel):
+    run = kernel.run("%%meta\nawait asyncio.sleep(0)\nnn.Linear(2, 3)(torch.ones(5))")
+    assert run.marked_lines == [3]
     assert "frames of torch folded: %meta full shows all]" in run.traceback
     assert "meta_magic/" not in run.traceback
     assert "/torch/" not in run.traceback
@@ -92,20 +77,6 @@ def test_an_error_in_an_operator_shows_the_users_frame_alone(kernel, cell):
 def test_an_exception_group_fails_the_cell(kernel):
     run = kernel.run("%%meta\nraise ExceptionGroup('both', [ValueError(1)])")
     assert (run.content["status"], run.content["ename"]) == ("error", "ExceptionGroup")
-
-
-@pytest.mark.parametrize(
-    ("body", "line", "kind"),
-    [
-        ("\n\nran = 1\ny = = 2", 5, "SyntaxError"),
-        ("ran = 1\nawait asyncio.sleep(0)\ny = = 2", 4, "SyntaxError"),
-    ],
-)
-def test_a_syntax_error_is_shown_as_in_any_cell(kernel, body, line, kind):
-    run = kernel.run(f"%%meta\n{body}")
-    assert run.errors[0]["ename"] == kind
-    assert f"line {line}" in run.traceback
-    assert "meta_magic/" not in run.traceback
 
 
 def test_a_bad_option_is_one_line_and_no_traceback(kernel):
@@ -209,12 +180,6 @@ def test_a_cell_is_recorded_again_and_says_nothing(kernel):
     assert asked.stream("stdout") == asked.stream("stderr") == ""
     assert [out for out in asked.outputs if "shown" in str(out)] == []
     assert kernel.run("B, again.shape").value == "(4, torch.Size([4, 2]))"
-
-
-def test_a_failed_cell_says_why_it_cannot(kernel):
-    kernel.run("%%meta -q\nopen('out.txt', 'w').close()")
-    asked = kernel.run("ask_trial(_meta, shapes)")
-    assert "it writes the file 'out.txt'" in asked.traceback
 
 
 def test_a_child_that_asks_the_user_is_refused(kernel):

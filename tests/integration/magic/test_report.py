@@ -28,11 +28,12 @@ def test_the_text_is_what_print_shows_of_the_trace(shell):
             "target=lambda: torch.ones(1))\nthread.start()\nthread.join()"
         ),
         f"globals()['{SCRIPT}'] = nn.Linear(2, 3)",
+        f"type('{SCRIPT}', (nn.Linear,), {{}})(2, 3)(torch.ones(5))",  # is explained
     ],
 )
 def test_a_hostile_name_is_shown_and_not_executed(shell, cell):
     shell.run_cell(f"%%meta\n{cell}")
-    html = report(shell)["text/html"]
+    html = shell.display_pub.outputs[0]["data"]["text/html"]
     assert "<img" not in html
     assert "&lt;img src=x onerror=alert(1)&gt;" in html
 
