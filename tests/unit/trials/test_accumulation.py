@@ -10,6 +10,7 @@ from torch import nn
 from meta_magic import record
 from meta_magic.errors import TrialError
 from meta_magic.trials.fit import fit_trace
+from meta_magic.trials.trial import ask_trial
 from meta_magic.trials.trial_choices import Parts, accumulate, read_parts
 
 WIDTH, PARTS = 64, 4
@@ -21,31 +22,6 @@ def make_model():
 
 def chosen(trace, *choices):
     return fit_trace(trace, "t4", {"batch": [64]}, choices).peak_nbytes
-
-
-def test_gradients_set_to_none_at_the_beginning_of_a_step():
-    batch = 256
-    with record() as trace:
-        model = make_model()
-        optimizer = torch.optim.AdamW(model.parameters())
-        for _ in range(2):
-            optimizer.zero_grad()
-            x = torch.ones(batch, WIDTH)
-            loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
-    with record() as written:
-        model = make_model()
-        optimizer = torch.optim.AdamW(model.parameters())
-        for _ in range(2):
-            optimizer.zero_grad()
-            for _ in range(PARTS):
-                x = torch.ones(batch // PARTS, WIDTH)
-                loss = model(x).square().mean()
-                loss.backward()
-            optimizer.step()
-    peak = written.memory.peak_nbytes
-    assert chosen(trace, "accumulation:4") == peak < trace.memory.peak_nbytes
 
 
 def test_data_made_outside_of_the_loop():
@@ -72,8 +48,6 @@ def test_data_made_outside_of_the_loop():
 
 
 def test_gradients_are_accumulated_as_often_as_there_are_parts():
-    from meta_magic.trials.trial import ask_trial
-
     batch = 8
     with record() as trace:
         model = nn.Linear(WIDTH, WIDTH)
