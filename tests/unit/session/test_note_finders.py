@@ -15,13 +15,6 @@ def notes_of(trace):
     return {note.kind: note for note in trace.notes}
 
 
-def test_a_silent_broadcast_is_noted_with_its_line():
-    with record() as trace:
-        column, row = torch.ones(5, 1), torch.ones(5)
-        column - row
-    assert notes_of(trace)["broadcast"].line == trace.ops[-1].line
-
-
 LOSSES = {
     "mse_loss": nn.MSELoss(),
     "l1_loss": nn.L1Loss(),
@@ -43,25 +36,6 @@ def test_a_loss_of_a_column_and_a_row_is_noted(name, is_turned):
     assert " to (66, 66): " in note.text
     assert "(66, 1)" in note.text
     assert "(66,)" in note.text
-
-
-SQUARES = {
-    "one_hot": lambda x: nn.functional.one_hot(torch.arange(5), 5),
-    "outer": lambda x: torch.outer(x, x),
-    "expand": lambda x: (x[:, None].expand(5, 5), x.expand(5, 5)),
-    "broadcast_tensors": lambda x: torch.broadcast_tensors(x[:, None], x),
-    "a loss of columns": lambda x: nn.MSELoss()(x[:, None], x[:, None]),
-    "a loss of a number": lambda x: nn.functional.l1_loss(x[:1, None], x[:1]),
-}
-
-
-@pytest.mark.filterwarnings("ignore:Using a target size")
-@pytest.mark.parametrize("device", ["cpu", "cuda", "meta"])
-@pytest.mark.parametrize("name", SQUARES)
-def test_a_square_that_was_asked_for_is_not_noted(name, device):
-    with record(as_device=device) as trace:
-        SQUARES[name](torch.ones(5))
-    assert "broadcast" not in notes_of(trace)
 
 
 def test_a_factory_that_ignores_meta_is_noted():
