@@ -19,7 +19,7 @@ from meta_magic.errors import ReplayError
 from meta_magic.replaying.kept import Kept
 from meta_magic.replaying.operators import DRAWN, default_generator, is_dense
 from meta_magic.replaying.program_calls import Call, Draw, draw_before, state_before
-from meta_magic.torch_private.generator_state import N, advance, count_taken
+from meta_magic.torch_private.generator_state import N, advance, count_taken, jump
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.program import ELSEWHERE, EarlierEnd, Randomness
 from meta_magic.trace.signature import CPU, Geometry
@@ -93,7 +93,7 @@ class Streams:
 
     def _advance_skipped(self, number: int) -> None:
         if number in self._skipped:
-            advance_generator(*self._skipped.pop(number))
+            advance(*self._skipped.pop(number))
 
     def _open_at(self, draw: Draw, device: torch.device) -> Generator:
         """Return the generator of a draw; skipped words may still be due."""
@@ -240,9 +240,6 @@ MUCH: Final = 2**16  # elements from which on a measurement pays; it takes 2 ms
 
 MAX_DRAWN: Final = 2**20  # numbers that are drawn at a time, to be thrown away
 
-MIN_JUMP: Final = 2**21
-"""Words from which on advancing a generator is faster than drawing them."""
-
 
 class Count(NamedTuple):
     """Words that are drawn for one group and a rest, and for each further group."""
@@ -333,7 +330,7 @@ def measure_words(call: Call, rest: int) -> Count | None:
             for n in LARGER:
                 before, after = draw_once(call, n + rest, has_number=True)
                 n_words = count.first + (n // GROUP - 1) * count.more
-                if not is_same(advance(before, n_words), after):
+                if not is_after(after, before, n_words):
                     return None
     except (RuntimeError, LookupError, TypeError, ValueError):
         return None  # the replay makes the call, and reports its error
@@ -346,7 +343,7 @@ def find_words(call: Call, numel: int) -> int | None:
     for has_number in (False, True):
         before, after = draw_once(call, numel, has_number=has_number)
         n = ((count_taken(after) or 0) - (count_taken(before) or 0)) % N
-        found.add(n if is_same(advance(before, n), after) else None)
+        found.add(n if is_after(after, before, n) else None)
     return found.pop() if len(found) == 1 else None
 
 
@@ -361,31 +358,24 @@ def draw_once(call: Call, numel: int, *, has_number: bool) -> tuple[Tensor, Tens
     return before, generator.get_state()
 
 
-def advance_generator(generator: Generator, n_words: int) -> None:
-    """Advance a generator by as many words as :func:`count_words` counted."""
-    if n_words >= MIN_JUMP:
-        state = advance(generator.get_state(), n_words)
-        if state is not None:
-            generator.set_state(state)
-            return
-    scratch = torch.empty(min(n_words, MUCH), dtype=torch.float32)  # fits a cache
-    for start in range(0, n_words, MUCH):
-        scratch[: n_words - start].uniform_(generator=generator)
-
-
 @cache
 def can_advance() -> bool:
     """Whether this torch draws one word for each element of ``uniform_``, as known."""
     with RealTorch():
-        generator = Generator().manual_seed(0)
+        n_blocks, generator = 100, Generator().manual_seed(0)
         before = generator.get_state()
-        torch.empty(2**16, dtype=torch.float32).uniform_(generator=generator)
-        return is_same(advance(before, 2**16), generator.get_state())
+        if count_taken(before) is None:
+            return False
+        torch.empty(n_blocks * N + 9, dtype=torch.float32).uniform_(generator=generator)
+        return is_after(generator.get_state(), jump(before, n_blocks), 9)
 
 
-def is_same(state: Tensor | None, other: Tensor) -> bool:
-    """Whether two states of generators are the same to the bit."""
-    return state is not None and torch.equal(state, other)
+def is_after(state: Tensor, before: Tensor, n_words: int) -> bool:
+    """Whether a state of a CPU generator is the one that follows after some words."""
+    generator = Generator()
+    generator.set_state(before)
+    advance(generator, n_words)
+    return torch.equal(generator.get_state(), state)
 
 
 def split_draw(call: Call) -> list[int]:

@@ -1,14 +1,15 @@
 """The state of torch's generator on the CPU, an MT19937.
 
-``advance`` gives the state after n numbers without drawing them: a replay of one
-parameter would otherwise draw all parameters before it. ``GeneratorMemory`` writes
-three numbers where torch keeps them: ``set_state`` would copy the whole state at each
-draw.
+``advance`` skips n words without drawing them: a replay of one parameter would
+otherwise draw all parameters before it. ``GeneratorMemory`` writes three numbers where
+torch keeps them: ``set_state`` would copy the whole state at each draw.
 
-A step of the generator, which makes one word, is a linear map of 19937 bits. So ``n``
-steps are the n-th power of the map: the polynomial x^n, modulo the characteristic
-polynomial, applied to the map. A polynomial over GF(2) is an integer here; its bit i is
-the coefficient of x^i.
+A step of the generator, which makes one word, is a linear map of 19937 bits. So bit k
+of the sequence after ``n`` steps is a sum of bits of the sequence before: those that
+the polynomial x^n, modulo the characteristic polynomial of the map, has coefficients
+for. Such sums for all k are one correlation, which a Fourier transform computes, and
+the highest bits of 19938 words in a row determine all others (``restore``). A
+polynomial over GF(2) is an integer here; its bit i is the coefficient of x^i.
 
 Source: H. Haramoto, M. Matsumoto, T. Nishimura, F. Panneton, P. L'Ecuyer: Efficient
 Jump Ahead for F2-Linear Random Number Generators, INFORMS J. on Computing 20 (2008). M.
@@ -36,10 +37,16 @@ N: Final = 624
 M: Final = 397
 DEGREE: Final = 19937
 TWIST: Final = 0x9908B0DF
-AT_ONCE: Final = 4
-"""Coefficients of a polynomial that are applied together: a hexadecimal digit."""
-HIGH: Final = np.uint32(1 << 31)
-LOW: Final = np.uint32(HIGH - 1)
+LENGTH: Final = 40_000
+"""Of the transforms: at least 2 * ``DEGREE``, without large prime factors."""
+
+HIGHEST: Final = 0x89130204
+"""The bits of a drawn word whose sum is the highest bit of the word in the state."""
+
+MIN_JUMP: Final = 2**20
+"""Words from which on it is faster to skip them than to draw them."""
+
+AT_ONCE: Final = 2**15  # pairs of words that are drawn at a time: they fit a cache
 
 # Positions in a state that ``Generator.get_state`` returns: the count of unused words
 # of the block, plus one; the index of the next word; and the block, each word as 64
@@ -50,24 +57,22 @@ NEXT: Final = slice(16, 24)
 BLOCK: Final = slice(24, 24 + 8 * N)
 
 
-def advance(state: Tensor, n: int) -> Tensor | None:
-    """Return the state of a CPU generator after ``n`` more words of 32 bits.
+def advance(generator: Generator, n_words: int) -> None:
+    """Skip words of 32 bits of a generator on the CPU."""
+    n_blocks = n_words // N if n_words >= MIN_JUMP else 0
+    if n_blocks > 1:
+        generator.set_state(jump(generator.get_state(), n_blocks))
+        n_words -= n_blocks * N
+    pairs = torch.empty(min(n_words // 2, AT_ONCE), dtype=torch.int64)
+    for start in range(0, n_words // 2, AT_ONCE):
+        draw_pairs(pairs[: n_words // 2 - start], generator)
+    if n_words % 2:
+        torch.empty(1, dtype=torch.float32).uniform_(generator=generator)
 
-    None if torch lays out ``state`` in another way.
-    """
-    taken = count_taken(state)
-    if taken is None:
-        return None
-    after = state.clone()
-    if n:
-        data = after.numpy()
-        n_blocks, last = divmod(taken + n - 1, N)
-        data[LEFT].view(np.int32)[:] = N - last
-        data[NEXT].view(np.uint64)[:] = last + 1
-        if n_blocks:
-            block = data[BLOCK].view(np.uint64)
-            block[:] = jump(block.astype(np.uint32), n_blocks)
-    return after
+
+def draw_pairs(pairs: Tensor, generator: Generator) -> Tensor:
+    """Draw two words for each integer of 64 bits; the upper half is drawn first."""
+    return pairs.random_(-(2**63), None, generator=generator)
 
 
 def count_taken(state: Tensor) -> int | None:
@@ -85,47 +90,56 @@ def count_taken(state: Tensor) -> int | None:
     return taken if is_known else None
 
 
-def jump(block: Words, n_blocks: int) -> Words:
-    """Return the block of words that is ``n_blocks``, at least 1, after a block.
+def jump(state: Tensor, n_blocks: int) -> Tensor:
+    """Return the state of a CPU generator after some blocks of words, at least 2.
 
-    The recurrence of the characteristic polynomial holds from word 1 on: of word 0 only
-    the highest bit is part of the state.
+    The sums are over the words that follow the block of the state: the lower bits of
+    its first word are no part of the state of a generator that was only seeded.
     """
-    polynomial = power(N * n_blocks - 1)
-    n_digits = -(-polynomial.bit_length() // AT_ONCE)
-    n_words = n_digits * AT_ONCE + N
-    words = np.concatenate([*make_blocks(block, n_words // N + 2)])
-    sums = [np.zeros(n_words, np.uint32)]  # of words by the coefficients that add them
-    for i in range(AT_ONCE):
-        sums += [one ^ words[i + 1 : i + 1 + n_words] for one in sums]
-    jumped = np.zeros(N, np.uint32)
-    for at, digit in enumerate(reversed(f"{polynomial:0{n_digits}x}")):
-        jumped ^= sums[int(digit, 16)][at * AT_ONCE : at * AT_ONCE + N]
-    return jumped
+    after = state.clone()
+    data, generator = after.numpy(), Generator()
+    data[NEXT].view(np.uint64)[:] = count_taken(state) or 0
+    data[LEFT].view(np.int32)[:] = 1  # the next word is the first of another block
+    generator.set_state(after)
+    pairs = draw_pairs(torch.empty(DEGREE + 1, dtype=torch.int64), generator)
+    words = pairs.numpy().view(np.uint32).reshape(-1, 2)[:, ::-1].ravel()
+    words &= np.uint32(HIGHEST)
+    for shift in (16, 8, 4, 2, 1):
+        words ^= words >> np.uint32(shift)
+    spectrum = transform(N * (n_blocks - 1) - 1)
+    sums = np.fft.irfft(np.fft.rfft(words & np.uint32(1), LENGTH) * spectrum, LENGTH)
+    highest = np.rint(sums[: DEGREE + 1]).astype(np.int64) & 1
+    data[BLOCK].view(np.uint64)[:] = restore(highest)
+    data[LEFT] = state.numpy()[LEFT]
+    return after
 
 
-def make_blocks(block: Words, n: int) -> list[Words]:
-    """Return a block of words and those that follow it, ``n`` in all."""
-    blocks = [block]
-    while len(blocks) < n:
-        old, new = blocks[-1], np.empty(N, np.uint32)
-        twisted = twist(old[:-1], old[1:])
-        new[: N - M] = old[M:] ^ twisted[: N - M]
-        for start in range(N - M, N - 1, N - M):
-            end = min(start + N - M, N - 1)
-            new[start:end] = new[start - N + M : end - N + M] ^ twisted[start:end]
-        new[-1:] = new[M - 1 : M] ^ twist(old[-1:], new[:1])
-        blocks.append(new)
-    return blocks
+def restore(highest: npt.NDArray[np.int64]) -> Words:
+    """Return a block from the highest bits of its words, and of those around them.
+
+    The first bit is of the word before the block. The recurrence gives the lowest bits
+    of words from the highest bits of later ones, and then each bit from the one below.
+    """
+    bits = highest.astype(np.uint32)
+    lowest = bits[N:] ^ bits[M : M - N]
+    block = (bits[1 : N + 1] << np.uint32(31)) | lowest[:N]
+    above = lowest
+    for i in range(30):
+        above = above[N - 1 :] ^ above[M - 1 : M - N]
+        if TWIST >> i & 1:
+            above ^= lowest[: len(above)]
+        block |= above[:N] << np.uint32(i + 1)
+    return block
 
 
-def twist(first: Words, second: Words) -> Words:
-    """Return the part of new words that comes from old words and their successors."""
-    joined = (first & HIGH) | (second & LOW)
-    return (joined >> np.uint32(1)) ^ (second & np.uint32(1)) * np.uint32(TWIST)
+@lru_cache(maxsize=16)
+def transform(n: int) -> npt.NDArray[np.complex128]:
+    """Return the Fourier transform by which a sequence is correlated with x^n."""
+    coefficients = power(n).to_bytes(DEGREE // 8 + 1, "little")
+    bits = np.unpackbits(np.frombuffer(coefficients, np.uint8), bitorder="little")
+    return np.fft.rfft(bits, LENGTH).conj()
 
 
-@lru_cache(maxsize=64)
 def power(n: int) -> int:
     """Return x^n modulo the characteristic polynomial."""
     result = 1

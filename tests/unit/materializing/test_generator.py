@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 import meta_magic as mm
 from meta_magic import materialize, record
-from meta_magic.replaying import streams
+from meta_magic.torch_private import generator_state
 from tests.unit.eager import assert_bit_equal, assert_same_tensor, build_twice
 from tests.unit.materializing.modules import register
 
@@ -358,7 +358,7 @@ LAYERS = {
 @pytest.mark.parametrize("seed", [0, 1, 2**40 + 3])
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_last_layer_alone_is_as_in_the_whole(name, seed, min_jump, monkeypatch):
-    monkeypatch.setattr(streams, "MIN_JUMP", min_jump)
+    monkeypatch.setattr(generator_state, "MIN_JUMP", min_jump)
     torch.manual_seed(seed)
     real = LAYERS[name]()
     torch.manual_seed(seed)

@@ -13,7 +13,8 @@ from meta_magic.replaying import streams
 from meta_magic.replaying.execution import find_parts
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.steps import StepKind
-from meta_magic.replaying.streams import advance_generator, count_words, split_draw
+from meta_magic.replaying.streams import count_words, split_draw
+from meta_magic.torch_private import generator_state
 from tests.unit.eager import assert_same_tensor
 from tests.unit.replaying.replays import CPU, both, ops, plan, replay
 
@@ -254,7 +255,7 @@ def test_a_draw_takes_as_many_words_as_are_counted(name, dtype):
         after = torch.get_rng_state()
         generator = torch.Generator()
         generator.set_state(before)
-        advance_generator(generator, n_words)
+        generator_state.advance(generator, n_words)
         assert torch.equal(generator.get_state(), after), numel
 
 
@@ -333,7 +334,7 @@ def draw_much(n, seed):
 @pytest.mark.parametrize("min_jump", [1, 2**23])
 @pytest.mark.parametrize("seed", range(8))
 def test_draws_after_skipped_ones_are_bit_equal(seed, min_jump, monkeypatch):
-    monkeypatch.setattr(streams, "MIN_JUMP", min_jump)
+    monkeypatch.setattr(generator_state, "MIN_JUMP", min_jump)
     torch.manual_seed(seed)
     real = draw_much(40, seed)
     torch.manual_seed(seed)
