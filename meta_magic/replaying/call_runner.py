@@ -8,6 +8,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from math import prod
 from operator import itemgetter
 from typing import Any, Final
 
@@ -288,19 +289,16 @@ class CallRunner:
                 self.memory.held[storage].tensors.clear()
         return tensors_in(returned)
 
-    def make_part(
-        self, call: Call, draw: Draw, given: list[Tensor], part: range
-    ) -> list[Tensor]:
+    def make_part(self, call: Call, draw: Draw, drawn: Tensor, part: range) -> None:
         """Draw a part of the elements of a tensor; skip the words of all others."""
-        device, numel = call.device_on(self.device), given[0].numel()
+        device, numel = call.device_on(self.device), prod(call.drawn.shape)
         n_before, n_own, n_words = (
             count_words(call, self.device, n) or 0
             for n in (part.start, len(part), numel)
         )
         generator = self.streams.prepare(draw, device, n_before)
-        self._call(call, [given[0].view(-1)[part.start : part.stop]], generator)
+        self._call(call, [drawn], generator)
         self.streams.skip(draw, device, n_words - n_before - n_own)
-        return given
 
     def use_up(self, call: Call, draw: Draw, pieces: Iterable[list[Tensor]]) -> None:
         """Advance the generator as a call does, by it or by skipping its words."""

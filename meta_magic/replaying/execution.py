@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -37,7 +37,12 @@ from meta_magic.replaying.kept import Content, RawMemory
 from meta_magic.replaying.plan import plan_replay
 from meta_magic.replaying.program_calls import Call, ProgramCalls
 from meta_magic.replaying.steps import Plan, Request, Step, StepKind
-from meta_magic.replaying.streams import Streams, find_part, split_draw
+from meta_magic.replaying.streams import (
+    Streams,
+    find_part,
+    is_in_order,
+    split_draw,
+)
 from meta_magic.trace.program import EarlierEnd, Import, Program
 from meta_magic.trace.signature import span_nbytes
 
@@ -56,6 +61,8 @@ class ProgramReplay(CallRunner):
         program = self.program = recorded.program
         self.plan: Plan = plan_replay(recorded, request, device)
         self._parts = find_parts(self.plan, device)
+        self._copies = find_copies(self.plan, self._parts)
+        self._copied = {copy.number for copy in self._copies.values()}
         given = self.plan.given - recorded.constants.keys()
         self.imports = [i for i in program.imports if i.storage in given]
         draws = [step.draw for step in self.plan.steps if step.draw is not None]
@@ -152,15 +159,23 @@ class ProgramReplay(CallRunner):
         elif step.kind == StepKind.DRAW:
             if step.draw is not None:
                 self.use_up(call, step.draw, self._make_scratch(call))
-        else:
+        elif call.number in self._parts and step.draw is not None:
+            part, copy = self._parts[call.number], self._copies.get(call.number)
+            whole = self._open(copy or call)
+            drawn = whole[part.start : part.stop] if copy is None else whole
+            self.make_part(call, step.draw, drawn, part)
+        elif call.number not in self._copied:
             inputs = self.read_inputs(call)
-            part = self._parts.get(call.number)
-            if part is not None and step.draw is not None:
-                outputs = self.make_part(call, step.draw, inputs, part)
-            else:
-                outputs = self.make(call, step.draw, inputs)
+            outputs = self.make(call, step.draw, inputs)
             retained = self.plan.retained
             self.keep_outputs(call, inputs, outputs, step.frees, retained)
+
+    def _open(self, call: Call) -> Tensor:
+        """Return the elements of the first output of a call, in their order."""
+        storage, geometry = call.outputs[0], call.signature.outputs[0]
+        if storage not in self.memory:
+            self.memory.allocate(storage, geometry)
+        return self.memory.tensor(storage, geometry).view(-1)
 
     def _make_scratch(self, call: Call) -> Iterator[list[Tensor]]:
         """Yield scratch arguments for a call that is made for its draw alone."""
@@ -208,6 +223,37 @@ def find_parts(plan: Plan, device: torch.device) -> dict[int, range]:
             needed[storage] = min(before, first), end
         for storage in call.written:
             needed[storage] = 0, sizes[storage]
+    return found
+
+
+COPYING: Final = frozenset({"aten.copy_.default", "aten.clone.default"})
+
+
+def find_copies(plan: Plan, parts: Mapping[int, range]) -> dict[int, Call]:
+    """Return, by call that draws a part, the only later call: one that copies the part.
+
+    The part is drawn where it would be copied to.
+    """
+    sizes, found = plan.recorded.nbytes_by_storage, {}
+    latest: dict[int, int] = {}  # the last call with each storage
+    for step in plan.steps:
+        call = step.call
+        if step.kind != StepKind.RUN or call.signature.is_view:
+            continue
+        source = call.inputs[-1] if call.operator.name in COPYING else -1
+        draw = latest.get(source, -1)
+        if draw in parts and source in step.frees:
+            target, made = call.outputs[0], call.signature.outputs[0]
+            part = replace(call.signature.inputs[-1], placement=made.placement)
+            is_whole = len(parts[draw]) * made.dtype.itemsize == sizes[target]
+            if (
+                is_whole
+                and is_in_order(made)
+                and part == replace(made, storage_offset=parts[draw].start)
+                and latest.get(target, -1) < draw
+            ):
+                found[draw] = call
+        latest |= dict.fromkeys((*call.inputs, *call.outputs), call.number)
     return found
 
 

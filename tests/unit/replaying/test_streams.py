@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from meta_magic import record
 from meta_magic.replaying import streams
-from meta_magic.replaying.execution import find_parts
+from meta_magic.replaying.execution import find_copies, find_parts
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.steps import StepKind
 from meta_magic.replaying.streams import count_words, split_draw
@@ -377,3 +377,66 @@ def test_a_large_draw_that_is_read_as_a_whole_is_made_as_a_whole(use):
     with record() as trace:
         made = use(torch.empty(1024, 128).uniform_()).clone()
     assert find_parts(plan(trace, made), CPU) == {}
+
+
+def shard(w, rows):
+    return torch.empty_like(w[rows]).copy_(w[rows])
+
+
+def shard_twice(w, rows):
+    return torch.cat([shard(w, rows), shard(w, rows)])
+
+
+def shard_columns(w, rows):
+    return torch.empty(1024, 64).copy_(w[:, rows])
+
+
+def shard_into_half(w, rows):
+    made = torch.zeros(128, 1024)
+    made[:64].copy_(w[rows])
+    return made
+
+
+COPIES = {
+    "a copy": (shard, 1),
+    "a clone": (lambda w, rows: w[rows].clone(), 1),
+    "two copies": (shard_twice, 0),
+    "columns": (shard_columns, 0),
+    "another dtype": (lambda w, rows: w[rows].double(), 0),
+    "transposed": (lambda w, rows: torch.empty(1024, 64).t().copy_(w[rows]), 0),
+    "a part of its target": (shard_into_half, 0),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_a_part_that_is_only_copied_is_drawn_where_it_is_copied_to(name):
+    use, n_copies = COPIES[name]
+
+    def build():
+        return use(torch.empty(1024, 1024).uniform_(), slice(64, 128)), torch.rand(3)
+
+    torch.manual_seed(0)
+    expected = build()
+    with record() as trace:
+        torch.manual_seed(0)
+        made = build()
+    planned = plan(trace, *made)
+    assert len(find_copies(planned, find_parts(planned, CPU))) == n_copies
+    for real, wanted in zip(replay(trace, *made), expected, strict=True):
+        assert_same_tensor(real, wanted)
+
+
+def test_a_target_that_is_read_between_draw_and_copy_is_not_drawn_into():
+    def build():
+        whole, target = torch.empty(1024, 1024), torch.ones(64, 1024)
+        whole.uniform_()
+        before = target * 2
+        return target.copy_(whole[:64]), before
+
+    torch.manual_seed(0)
+    expected = build()
+    with record() as trace:
+        torch.manual_seed(0)
+        made = build()
+    for real, wanted in zip(replay(trace, *made), expected, strict=True):
+        assert_same_tensor(real, wanted)
