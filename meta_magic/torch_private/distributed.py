@@ -11,7 +11,7 @@ from pkgutil import resolve_name
 from typing import Any, Final
 
 import torch
-from torch import ScriptObject, Tensor, distributed
+from torch import ScriptObject, Tensor, distributed, nn
 from torch.utils._pytree import tree_map_only
 
 # Process groups reach an operator of torch.distributed as opaque objects without a
@@ -101,6 +101,7 @@ def wait_for(returned: Any) -> None:
 # DTensors.
 
 SHARDED: Final = "torch.distributed.tensor"
+FSDP_STATES: Final = "torch.distributed.fsdp._fully_shard._fsdp_state"
 PLAIN: Final = frozenset({Tensor, torch.nn.Parameter})
 
 
@@ -119,6 +120,27 @@ def local_of(tensor: Tensor) -> Tensor:
 def locals_of(tensors: list[Tensor]) -> list[Tensor]:
     """Return :func:`local_of` of each tensor."""
     return [*map(local_of, tensors)] if SHARDED in sys.modules else tensors
+
+
+def find_shards(modules: Iterable[nn.Module]) -> dict[tuple[int, str], Tensor]:
+    """Return the shards that FSDP2 keeps of parameters, by ``id`` of module and name.
+
+    Without it the parameters that are gathered while a module is described, as those of
+    the root are from its forward pass to its backward pass, count as held whole.
+    """
+    fsdp = sys.modules.get(FSDP_STATES)
+    states = map(fsdp._get_module_fsdp_state, modules) if fsdp else ()
+    found: dict[tuple[int, str], Tensor] = {}
+    for state in filter(None, states):
+        single = vars(state).get("_fsdp_param_group")  # of older versions
+        for group in filter(None, vars(state).get("_fsdp_param_groups", [single])):
+            for one in group.fsdp_params:
+                info = one._module_info
+                holders = info.module, *info.shared_modules
+                names = info.param_name, *info.shared_param_names
+                pairs = zip(map(id, holders), names, strict=True)
+                found |= dict.fromkeys(pairs, one.sharded_param)
+    return found
 
 
 def list_chunks(tensor: Any) -> list[Any]:

@@ -5,7 +5,7 @@ the end of a recording.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from operator import attrgetter
 from types import FunctionType, NoneType
@@ -19,6 +19,7 @@ from meta_magic.recording.identities.origins import list_versions
 from meta_magic.recording.identities.tensors import LiveGeometry, Seen, TensorRegistry
 from meta_magic.torch_private.distributed import (
     describe_placements,
+    find_shards,
     list_mesh_groups,
     local_of,
     locals_of,
@@ -50,6 +51,8 @@ Described: TypeAlias = tuple[tuple[ModuleTensor, ...], tuple[int, ...]]
 
 requires_grad: Final = attrgetter("requires_grad")
 
+NO_SHARDS: Final[Mapping[tuple[int, str], Tensor]] = {}
+
 NOTHING: Final[Described] = ((), ())
 
 
@@ -59,7 +62,8 @@ class HeldTensors:
     def __init__(
         self, registry: TensorRegistry, modules: Iterable[tuple[int, nn.Module]]
     ) -> None:
-        rows = list_held(modules)
+        held = [*modules]
+        rows = list_held(held, find_shards(module for _, module in held))
         self._owners = [row[0] for row in rows]
         self._names = [row[1] for row in rows]
         self._kinds = [row[2] for row in rows]
@@ -202,15 +206,22 @@ def own_tensors(module: nn.Module) -> list[tuple[str, str, Tensor]]:
     return [(name, kind, tensor) for _, name, kind, _, tensor in rows]
 
 
-def list_held(modules: Iterable[tuple[int, nn.Module]]) -> list[Row]:
-    """Return a row for each tensor that some modules hold themselves."""
+def list_held(
+    modules: Iterable[tuple[int, nn.Module]],
+    shards: Mapping[tuple[int, str], Tensor] = NO_SHARDS,
+) -> list[Row]:
+    """Return a row for each tensor that some modules hold themselves.
+
+    ``shards`` are listed in place of parameters, by ``id`` of the module and name.
+    """
     rows: list[Row] = []
     add = rows.append
     for index, module in modules:
         parameters, buffers, held = parts_of(module)
         for name, tensor in parameters.items():
             if tensor is not None:
-                add((index, name, "parameter", True, tensor))
+                own = shards.get((id(module), name), tensor) if shards else tensor
+                add((index, name, "parameter", True, own))
         for name, tensor in buffers.items():
             if tensor is not None:
                 is_lasting = name not in names_not_persistent(module)

@@ -315,6 +315,34 @@ def test_a_model_is_counted_by_what_the_rank_holds():
     assert trace.memory.live_by_category["gradient"][-1] == 80
 
 
+class Wrapper(nn.Module):
+    """A module around another, as ``torch.compile(model)`` is one."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+def test_shards_that_are_gathered_while_a_module_is_described_are_counted_as_shards():
+    from torch.distributed.fsdp import fully_shard
+
+    with record(world=4) as trace:
+        begin()
+        model = nn.Linear(10, 8, bias=False)
+        fully_shard(model)  # gathered from its forward pass to its backward pass
+        Wrapper(model)(torch.ones(2, 10))
+    held = {s: t for m in trace.modules for n in m.walk() for t, s in each(n)}
+    assert [(t.shape, t.local_shape) for t in held.values()] == [((8, 10), (2, 10))]
+    assert len(trace.modules) == 2
+
+
+def each(node):
+    return zip(node.tensors, node.storages, strict=True)
+
+
 def test_parameters_that_stay_on_meta_are_refused_as_on_a_real_rank():
     from torch.distributed.fsdp import fully_shard
 
