@@ -9,8 +9,7 @@ caches of functions hold; gradients; and other tensors on the same storages. Rea
 import gc
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
-from itertools import compress
+from functools import cache, cached_property
 from types import FunctionType, SimpleNamespace
 from typing import Any, Final
 
@@ -27,12 +26,18 @@ from meta_magic.materializing.targets import (
     is_recorded,
     walk,
 )
-from meta_magic.recording.identities.origins import find_origin, find_stored
+from meta_magic.recording.identities.origins import (
+    find_live,
+    find_origin,
+    find_stored,
+    is_tensor_class,
+    list_recorded,
+)
 from meta_magic.recording.identities.tensors import tensors_in
 from meta_magic.session.operand_names import read_attributes
 from meta_magic.torch_private.modes import DisableTorchFunction
-from meta_magic.torch_private.module_internals import list_used_classes
 from meta_magic.torch_private.tensor_internals import (
+    base_of,
     count_owners,
     list_parts,
     read_hooks,
@@ -45,24 +50,59 @@ CACHED: Final = type(cache(lambda: None))
 
 WITHOUT_CACHES: Final = sys.stdlib_module_names | {"torch"}
 
-WITH_OPTIMIZERS: Final = (LRScheduler, GradScaler)
+TRAINING: Final = (Optimizer, LRScheduler, GradScaler)
+
+
+class LiveObjects:
+    """The objects of the process that hold or share tensors, searched at most once.
+
+    Not at all while the holder of each live tensor of a recording is known: no
+    optimizer and no cache then holds one. A search takes 50 ms.
+    """
+
+    def __init__(self, known: Iterable[Held]) -> None:
+        parts = (part for item in known for part in list_parts(item.tensor))
+        self._has_others = not list_recorded() <= {*map(address_of, parts)}
+
+    @cached_property
+    def all(self) -> list[Any]:
+        """All tensors, caches, optimizers, schedulers and scalers."""
+        return find_live(is_holder)
+
+    @property
+    def holders(self) -> list[Any]:
+        """Those that may hold a tensor of a recording whose holder is not known."""
+        return self.all if self._has_others else []
+
+
+def is_holder(kind: type) -> bool:
+    """Whether objects of a class hold or share tensors outside of a module."""
+    return kind is CACHED or is_tensor_class(kind) or issubclass(kind, TRAINING)
 
 
 def find_companions(
-    held: Sequence[Held], modules: Iterable[tuple[str, nn.Module]], *, is_cast: bool
+    held: Sequence[Held],
+    modules: Sequence[tuple[str, nn.Module]],
+    seen: set[int],
+    *,
+    is_cast: bool,
 ) -> list[Held]:
-    """Return the tensors on meta that are used with ``held``, and are not there."""
+    """Return the tensors on meta that are used with ``held``, and are not there.
+
+    ``seen`` has the objects that were searched for ``held``.
+    """
     with DisableTorchFunction():
-        sharing = [*find_sharing(held, is_cast=is_cast)]
+        beside = [*find_hooked(held, modules, seen), *find_gradients(held)]
+        live = LiveObjects([*held, *beside])
+        sharing = [*find_sharing(held, beside, live, is_cast=is_cast)]
         own = [*held, *sharing]
         known = {id(item.tensor) for item in own}
-        found = [*find_states(own), *find_hooked(own, modules), *find_gradients(own)]
-        found += find_cached(modules)
+        found = [*find_states(own, live.holders), *beside, *find_gradients(sharing)]
+        found += [*find_hooked(sharing, (), set()), *find_cached(modules, live.holders)]
         found = [h for h in found if h.tensor.is_meta and id(h.tensor) not in known]
         known |= {id(item.tensor) for item in found}
-        beside = find_sharing(found, is_cast=is_cast) if found else ()
-        others = (item for item in beside if id(item.tensor) not in known)
-        return [*sharing, *found, *others]
+        others = find_sharing(found, (), live, is_cast=is_cast)
+        return [*sharing, *found, *(h for h in others if id(h.tensor) not in known)]
 
 
 def find_gradients(held: Sequence[Held]) -> Iterator[Held]:
@@ -90,24 +130,12 @@ def keeps_gradient(tensor: Tensor) -> bool:
 
 
 def list_optimizers(
-    parameters: Iterable[Tensor], live: Iterable[Any] | None = None
+    parameters: Iterable[Tensor], live: Iterable[object]
 ) -> list[Optimizer]:
-    """Return the live optimizers that hold some of these parameters."""
+    """Return those optimizers of some objects that hold some of these parameters."""
     known = {id(tensor) for tensor in parameters}
-    found = find_live() if live is None else live
-    optimizers = [one for one in found if isinstance(one, Optimizer)]
+    optimizers = [one for one in live if isinstance(one, Optimizer)]
     return [o for o in optimizers if any(id(p) in known for p in optimized_by(o))]
-
-
-def find_live() -> list[Any]:
-    """Return the live optimizers, schedulers and scalers."""
-    kinds = list_used_classes()
-    if not kinds:
-        return []
-    objects = gc.get_objects()
-    types = set(map(type, objects))
-    wanted = kinds | {kind for kind in types if issubclass(kind, WITH_OPTIMIZERS)}
-    return [*compress(objects, map(wanted.__contains__, map(type, objects)))]
 
 
 def optimized_by(optimizer: Optimizer) -> Iterator[Tensor]:
@@ -123,12 +151,17 @@ def find_clearable_states(held: Sequence[Held]) -> list[Held]:
     """
     known = {
         id(tensor)
-        for optimizer in find_live()
-        if isinstance(optimizer, Optimizer) and not starts_with_state(type(optimizer))
+        for optimizer in (find_live(is_optimizer_class) if held else ())
+        if not starts_with_state(type(optimizer))
         for state in read_attributes(optimizer).get("state", {}).values()
         for _, tensor in walk(state)
     }
     return [item for item in held if id(item.tensor) in known]
+
+
+def is_optimizer_class(kind: type) -> bool:
+    """Whether objects of a class are optimizers."""
+    return issubclass(kind, Optimizer)
 
 
 def starts_with_state(kind: type[Optimizer]) -> bool:
@@ -142,7 +175,8 @@ def starts_with_state(kind: type[Optimizer]) -> bool:
 def clear_states(held: Sequence[Held], cleared: Sequence[Held]) -> Iterator[str]:
     """Clear the states that optimizers keep for parameters; yield a note for each."""
     ids = {id(item.tensor) for item in cleared}
-    for optimizer in list_optimizers(item.tensor for item in held) if ids else ():
+    live = find_live(is_optimizer_class) if ids else ()
+    for optimizer in list_optimizers((item.tensor for item in held), live):
         state: dict[object, object] = read_attributes(optimizer)["state"]
         keys = [k for k, v in state.items() if any(id(t) in ids for _, t in walk(v))]
         for key in keys:
@@ -154,10 +188,10 @@ def clear_states(held: Sequence[Held], cleared: Sequence[Held]) -> Iterator[str]
             )
 
 
-def find_states(held: Sequence[Held]) -> Iterator[Held]:
+def find_states(held: Sequence[Held], live: Sequence[object]) -> Iterator[Held]:
     """Yield the states that optimizers, schedulers and scalers hold for parameters."""
     names = {id(item.tensor): item.name for item in reversed(held)}
-    live = find_live()
+    live = [one for one in live if issubclass(type(one), TRAINING)]
     optimizers = list_optimizers((item.tensor for item in held), live)
     seen = {id(optimizer) for optimizer in optimizers}
     for optimizer in optimizers:
@@ -214,9 +248,12 @@ def describe_held(
 
 
 def find_hooked(
-    held: Sequence[Held], modules: Iterable[tuple[str, nn.Module]]
+    held: Sequence[Held], modules: Iterable[tuple[str, nn.Module]], seen: set[int]
 ) -> Iterator[Held]:
-    """Yield the tensors of hooks, and of the attributes of the modules' classes."""
+    """Yield the tensors of hooks, and of the attributes of the modules' classes.
+
+    Not of what was ``seen``: all hooks of ``fully_shard`` hold its whole state.
+    """
     kinds: dict[type, None] = {}
     hooked: list[tuple[list[object], str]] = []
     for fqn, module in modules:
@@ -225,7 +262,6 @@ def find_hooked(
         names = [n for n in BOOKKEEPING if n.endswith("hooks") and own.get(n)]
         hooked.append(([own[name] for name in names], fqn))
     hooked += [([*filter(None, read_hooks(h.tensor))], h.name) for h in held]
-    seen: set[int] = set()  # all hooks of ``fully_shard`` hold its whole state
     for hooks, name in hooked:
         yield from describe_hooks(hooks, name, seen)
     for kind in kinds:
@@ -235,13 +271,18 @@ def find_hooked(
             yield from describe_held(class_held, kind.__name__, kind="attribute")
 
 
-def find_cached(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[Held]:
+def find_cached(
+    modules: Iterable[tuple[str, nn.Module]], live: Sequence[object] | None = None
+) -> Iterator[Held]:
     """Yield the tensors of recordings that caches keep for the next call of a module.
 
     An example is a rotary embedding's table. The caches are the results that
     ``functools.cache`` keeps, and dictionaries and lists of the Python modules that
-    define the classes.
+    define the classes. ``live`` are objects to search; by default all are.
     """
+    live = find_live(is_holder) if live is None else live
+    if not live:
+        return
     names = {kind.__module__ for _, one in modules for kind in type(one).__mro__}
     for name in sorted(names - {"__main__"}):
         if name.partition(".")[0] not in WITHOUT_CACHES and name in sys.modules:
@@ -250,7 +291,7 @@ def find_cached(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[Held]:
             for item in describe_held(SimpleNamespace(**kept), name, kind="attribute"):
                 if item.tensor.is_meta and is_recorded(item.tensor):
                     yield item
-    for cached in find_caches():
+    for cached in find_caches(live):
         about = vars(cached)
         held = gc.get_referents(cached)
         results = [kept for kept in held if kept is not about and tensors_in(kept)]
@@ -259,10 +300,9 @@ def find_cached(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[Held]:
                 yield item._replace(name=f"{cached.__qualname__}(...)")
 
 
-def find_caches() -> list[Any]:
-    """Return the live functions with a cache of ``functools`` that is not empty."""
-    objects = gc.get_objects()
-    found = compress(objects, map(frozenset({CACHED}).__contains__, map(type, objects)))
+def find_caches(live: Iterable[object]) -> list[Any]:
+    """Return the functions with a cache of ``functools`` that is not empty."""
+    found: Iterable[Any] = (one for one in live if type(one) is CACHED)
     return [
         one
         for one in found
@@ -281,8 +321,13 @@ def describe_hooks(
         yield item._replace(name=f"{of}{end}")
 
 
-def find_sharing(held: Sequence[Held], *, is_cast: bool) -> Iterator[Held]:
-    """Yield other live tensors that share a storage with one of ``held``."""
+def find_sharing(
+    held: Sequence[Held], beside: Iterable[Held], live: LiveObjects, *, is_cast: bool
+) -> Iterator[Held]:
+    """Yield other tensors that share a storage with one of ``held``.
+
+    Those of ``beside`` and the bases of views first: if they are all, none is searched.
+    """
     first: dict[int, Held] = {}
     known: dict[int, set[int]] = {}
     pairs = [(item, part) for item in held for part in list_parts(item.tensor)]
@@ -291,10 +336,17 @@ def find_sharing(held: Sequence[Held], *, is_cast: bool) -> Iterator[Held]:
             address = address_of(part)
             first.setdefault(address, item)
             known.setdefault(address, set()).add(id(part))
-    dense = [a for a, h in first.items() if h.tensor.layout is torch.strided]
-    shared = {a for a in dense if count_owners(a) > len(known[a])}
-    for tensor, address in find_stored() if shared else ():
-        if address in shared and id(tensor) not in known[address]:
-            item = first[address]
-            if not is_cast or tensor.dtype == item.tensor.dtype:
-                yield Held(f"alias of {item.name}", "alias", tensor)
+    shared = {a for a, h in first.items() if h.tensor.layout is torch.strided}
+
+    def name_aliases(objects: Iterable[object]) -> Iterator[Held]:
+        for tensor, address in find_stored(objects):
+            if address in shared and id(tensor) not in known[address]:
+                item = first[address]
+                known[address].add(id(tensor))
+                if not is_cast or tensor.dtype == item.tensor.dtype:
+                    yield Held(f"alias of {item.name}", "alias", tensor)
+
+    near = [part for item in (*held, *beside) for part in list_parts(item.tensor)]
+    yield from name_aliases([*near, *map(base_of, near)])
+    shared = {a for a in shared if count_owners(a) > len(known[a])}
+    yield from name_aliases(live.all if shared else ())

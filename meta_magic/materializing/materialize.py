@@ -137,10 +137,11 @@ def prepare(
     check_arguments(init, dtype, trace, state)
     check_surroundings(module)
     target_device = read_device("cpu" if device is None else device, MaterializeError)
+    seen: set[int] = set()
     task = Task(
         root=module,
         device=target_device,
-        held=find_held(module),
+        held=find_held(module, seen),
         targets=(),
         program=None if trace is None else trace.program,
         state=state,
@@ -157,8 +158,8 @@ def prepare(
         return Preparation(task=task, fill=choose_fill(init, task, own))
 
     is_trained = init == INITS[0] and state == STATES[0]
-    is_cast = dtype is not None
-    return choose_companions(task, prepare_task, is_trained=is_trained, is_cast=is_cast)
+    found = find_companions(task.held, task.modules, seen, is_cast=dtype is not None)
+    return choose_companions(task, found, prepare_task, is_trained=is_trained)
 
 
 def check_arguments(init: Init, dtype: object, trace: object, state: object) -> None:
@@ -200,9 +201,9 @@ def check_surroundings(root: object) -> None:
         )
 
 
-def find_held(root: object) -> list[Held]:
-    """Return the tensors that are asked for."""
-    held = [*find_tensors(root)]
+def find_held(root: object, seen: set[int]) -> list[Held]:
+    """Return the tensors that are asked for; ``seen`` gets what is searched."""
+    held = [*find_tensors(root, seen)]
     if isinstance(root, Variables):
         return [item for item in held if is_recorded(item.tensor)]
     if not held and not isinstance(root, nn.Module):
@@ -230,7 +231,7 @@ def assign_devices(targets: Sequence[Target]) -> Iterator[str]:
 
 
 def choose_companions(
-    task: Task, prepare: Prepare, *, is_trained: bool, is_cast: bool
+    task: Task, found: Sequence[Held], prepare: Prepare, *, is_trained: bool
 ) -> Preparation:
     """Plan to make a task's tensors real, with as many companions as possible.
 
@@ -238,7 +239,6 @@ def choose_companions(
     are dropped.
     """
     is_lenient = isinstance(task.root, Variables)
-    found = find_companions(task.held, task.modules, is_cast=is_cast)
     if not is_trained:
         found = [item for item in found if item.kind != "gradient"]
         made = find_made_by_use(find_clearable_states(found), task.program)

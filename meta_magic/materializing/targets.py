@@ -8,9 +8,9 @@ code of the user's runs while it is searched. Read ``find_tensors`` first.
 import sys
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from keyword import iskeyword
 from types import (
     CodeType,
@@ -22,7 +22,7 @@ from types import (
     ModuleType,
     NoneType,
 )
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, UntypedStorage, nn
@@ -70,6 +70,8 @@ PLAIN: Final = frozenset(
 CLOSED: Final = (type, ModuleType, CodeType, FrameType, GeneratorType, weakref.ref)
 SHELLS: Final = ("IPython", "ipykernel", "traitlets", "meta_magic")
 
+FOUND: Final = (Tensor, nn.Module)
+MAX_KINDS: Final = 2**9  # classes whose readers are kept
 ORDERED: Final[tuple[Any, ...]] = (list, tuple, deque, set, frozenset)
 KEYS: Final = frozenset({str, int, bool})
 
@@ -148,9 +150,12 @@ class Variables:
                 self.__dict__[name] = value
 
 
-def find_tensors(root: object) -> Iterator[Held]:
-    """Yield every tensor of a module and all below it, or of another object."""
-    seen: set[int] = set()
+def find_tensors(root: object, seen: set[int] | None = None) -> Iterator[Held]:
+    """Yield every tensor of a module and all below it, or of another object.
+
+    ``seen`` gets the ``id`` of each object that is searched.
+    """
+    seen = set() if seen is None else seen
     with DisableTorchFunction():
         for path, found in walk(root):
             name = path.removeprefix(".")
@@ -225,36 +230,68 @@ def walk(
     kept: list[object] = []  # alive, so that no other object gets the id of one
     while queue and len(kept) < MAX_SEARCHED:
         path, value = queue.popleft()
-        kind = type(value)
-        if issubclass(kind, Tensor | nn.Module):
+        kind: Any = type(value)
+        if issubclass(kind, FOUND):
             yield path, value
-            continue
-        # Not searched: what belongs to a shell, or to us.
-        is_closed = kind in PLAIN or issubclass(kind, CLOSED)
-        is_closed = is_closed or kind.__module__.partition(".")[0] in SHELLS
-        if id(value) not in seen and not (is_closed and kept):
+        elif id(value) not in seen and not (kept and is_closed(kind)):
             seen.add(id(value))
             kept.append(value)
-            held = list_held(value, kind)
-            queue += ((path + at, one) for at, one in held if type(one) not in PLAIN)
+            for read in list_readers(kind):
+                found = read(value)
+                queue += [
+                    (path + at, held) for at, held in found if type(held) not in PLAIN
+                ]
 
 
-def list_held(value: Any, kind: type) -> Iterator[tuple[str, object]]:
-    """Yield the values that an object holds, with the code after its name: ``.x``."""
+@lru_cache(maxsize=MAX_KINDS)
+def is_closed(kind: type) -> bool:
+    """Whether objects of a class are not searched: those of a shell, and ours."""
+    is_open = kind not in PLAIN and not issubclass(kind, CLOSED)
+    return not is_open or kind.__module__.partition(".")[0] in SHELLS
+
+
+Items: TypeAlias = Iterable[tuple[str, object]]
+"""Values that an object holds, each with the code after its name: ``.x``."""
+
+
+@lru_cache(maxsize=MAX_KINDS)
+def list_readers(kind: type) -> list[Callable[[Any], Items]]:
+    """Return functions that list what the objects of a class hold."""
+    readers: list[Callable[[Any], Items]] = []
     if issubclass(kind, dict):
-        for i, (key, held) in enumerate(list(dict.items(value))):
-            yield f"[{key!r}]" if type(key) in KEYS else f"[{i}]", held
-    for base in (base for base in ORDERED if issubclass(kind, base)):
-        yield from ((f"[{i}]", held) for i, held in enumerate(base.__iter__(value)))
+        readers.append(list_items)
+    readers += [
+        partial(list_ordered, base) for base in ORDERED if issubclass(kind, base)
+    ]
     if issubclass(kind, FunctionType):
-        yield from list_enclosed(value)
-    elif issubclass(kind, MethodType):
-        yield from ((".__self__", value.__self__), ("", value.__func__))
-    elif issubclass(kind, partial):
-        yield from (("", value.func), (".args", value.args), ("", value.keywords))
-    else:
-        yield from ((f".{n}", held) for n, held in list(read_attributes(value).items()))
-        yield from list_slots(value, kind)
+        return [*readers, list_enclosed]
+    if issubclass(kind, MethodType):
+        return [*readers, lambda m: ((".__self__", m.__self__), ("", m.__func__))]
+    if issubclass(kind, partial):
+        return [*readers, lambda p: (("", p.func), (".args", p.args), ("", p.keywords))]
+    members = [
+        (f".{name}", names_of(base).get(name))
+        for base in bases_of(kind)
+        for name in split_slots(names_of(base).get("__slots__", ()))
+    ]
+    slots = [pair for pair in members if type(pair[1]) is MemberDescriptorType]
+    return [*readers, list_attributes, partial(list_slots, slots)]
+
+
+def list_items(value: dict[object, object]) -> Items:
+    """Return what a dictionary holds."""
+    for i, (key, held) in enumerate(list(dict.items(value))):
+        yield f"[{key!r}]" if type(key) in KEYS else f"[{i}]", held
+
+
+def list_ordered(base: Any, value: object) -> Items:
+    """Return what a list, a tuple, a set or a queue holds."""
+    return ((f"[{i}]", held) for i, held in enumerate(base.__iter__(value)))
+
+
+def list_attributes(value: object) -> Items:
+    """Return what the ``__dict__`` of an object holds."""
+    return [(f".{name}", held) for name, held in read_attributes(value).items()]
 
 
 def list_enclosed(function: FunctionType) -> Iterator[tuple[str, object]]:
@@ -271,17 +308,18 @@ def list_enclosed(function: FunctionType) -> Iterator[tuple[str, object]]:
             continue
 
 
-def list_slots(value: Any, kind: type) -> Iterator[tuple[str, object]]:
-    """Yield what an object holds in the slots of its class."""
-    for base in bases_of(kind):
-        slots = names_of(base).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            member = names_of(base).get(name)
-            if type(member) is MemberDescriptorType:
-                try:
-                    yield f".{name}", member.__get__(value)
-                except AttributeError:  # not assigned yet
-                    continue
+def split_slots(slots: str | Iterable[str]) -> Iterable[str]:
+    """Return the names of ``__slots__``."""
+    return (slots,) if isinstance(slots, str) else slots
+
+
+def list_slots(slots: Sequence[tuple[str, Any]], value: object) -> Items:
+    """Return what an object holds in the slots of its class."""
+    for name, member in slots:
+        try:
+            yield name, member.__get__(value)
+        except AttributeError:  # not assigned yet
+            continue
 
 
 def list_variables() -> dict[str, Any]:

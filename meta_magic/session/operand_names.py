@@ -269,8 +269,14 @@ def walk_held(value: Any) -> Iterator[tuple[str, object]]:
 
 def read_attributes(value: object) -> dict[str, Any]:
     """Return the ``__dict__`` of an object; {} if it has none, or a property for it."""
-    for base in bases_of(type(value)):
-        reader = names_of(base).get("__dict__")
-        if reader is not None:
-            return reader.__get__(value) if type(reader) in READERS else {}
-    return {}
+    kind: Any = type(value)
+    reader = find_dict(kind)
+    return {} if reader is None else reader.__get__(value)
+
+
+@lru_cache(maxsize=2**9)
+def find_dict(kind: type) -> Any:
+    """Return the descriptor of ``__dict__`` of a class, unless it is a property."""
+    found = (names_of(base).get("__dict__") for base in bases_of(kind))
+    reader = next((one for one in found if one is not None), None)
+    return reader if type(reader) in READERS else None

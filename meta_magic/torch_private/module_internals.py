@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from torch.nn import init
 from torch.nn.modules import module as hooks_of_all
-from torch.optim import Optimizer
 
 # Each recording adds an entry for good: the handle of a hook forgets this dictionary.
 hooks_with_kwargs = hooks_of_all._global_forward_hooks_with_kwargs
@@ -103,19 +102,3 @@ def moves_itself(module: nn.Module) -> bool:
     Without it each state of a metric is noted as one that is not moved.
     """
     return not type(module)._apply.__module__.startswith("torch.")
-
-
-def list_used_classes() -> frozenset[type[Optimizer]]:
-    """Return the optimizer classes that were ever instantiated.
-
-    Torch marks the ``step`` of such a class as hooked. Without the mark, all objects of
-    the process are searched for optimizers whenever a module is made real.
-    """
-    known: set[type[Optimizer]] = set()
-    to_see = [Optimizer]
-    while to_see:
-        kind = to_see.pop()
-        if kind not in known:
-            known.add(kind)
-            to_see += kind.__subclasses__()
-    return frozenset(k for k in known if getattr(k.step, "hooked", False))

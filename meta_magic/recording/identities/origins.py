@@ -13,13 +13,13 @@ import gc
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import compress
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 from weakref import WeakKeyDictionary
 
 import torch
@@ -159,6 +159,13 @@ def has_origins() -> bool:
         return bool(ref_by_address)
 
 
+def list_recorded() -> set[int]:
+    """Return the addresses of the live storages that recordings made or read."""
+    with lock:
+        forget_dead()
+        return {address for address, ref in ref_by_address.items() if ref() is not None}
+
+
 def find_origin(storage: UntypedStorage) -> tuple[Origin, int] | None:
     """Return the latest recording that used a storage, and its number there."""
     if dead:  # else one look-up, which is atomic
@@ -208,25 +215,32 @@ class LiveTensors:
         if self._by_address is None:
             found: dict[int, list[Tensor]] = {}
             with DisableTorchFunction():
-                for tensor, at in find_stored():
+                for tensor, at in find_stored(find_live(is_tensor_class)):
                     found.setdefault(at, []).append(tensor)
                 self._by_address = {at: group(held) for at, held in found.items()}
         return self._by_address.get(address, [])
 
 
-def find_live() -> Iterator[Tensor]:
-    """Yield all live tensors, without the proxies of torch's tracing."""
+def find_live(is_wanted: Callable[[type], bool]) -> list[Any]:
+    """Return the live objects of some classes: a look at all objects, some 50 ms."""
     objects = gc.get_objects()
-    tensors = (kind for kind in set(map(type, objects)) if issubclass(kind, Tensor))
-    # A question to a proxy of torch's tracing would dispatch.
-    kinds = {kind for kind in tensors if not is_traced(kind)}
-    return compress(objects, map(kinds.__contains__, map(type, objects)))
+    kinds = [*map(type, objects)]
+    wanted = {*filter(is_wanted, set(kinds))}
+    return [*compress(objects, map(wanted.__contains__, kinds))]
 
 
-def find_stored() -> Iterator[tuple[Tensor, int]]:
-    """Yield each live meta tensor that has a storage, and the storage's address."""
-    for tensor in find_live():
-        if is_on_meta(tensor):
+def is_tensor_class(kind: type) -> bool:
+    """Whether objects of a class are tensors, and no proxies of torch's tracing.
+
+    A question to such a proxy would dispatch.
+    """
+    return issubclass(kind, Tensor) and not is_traced(kind)
+
+
+def find_stored(objects: Iterable[object]) -> Iterator[tuple[Tensor, int]]:
+    """Yield each meta tensor that has a storage, and the storage's address."""
+    for tensor in objects:
+        if isinstance(tensor, Tensor) and is_on_meta(tensor):
             # Sparse tensors have no storage, nor have the wrappers of functorch.
             with suppress(RuntimeError, NotImplementedError, ValueError):
                 yield tensor, address_of_storage(tensor.untyped_storage())

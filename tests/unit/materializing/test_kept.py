@@ -9,8 +9,10 @@ from torch.distributed.tensor import DTensor
 from torch.nn.utils import parametrizations, parametrize, prune
 
 from meta_magic import MaterializeError, materialize, record
+from meta_magic.materializing import companions
 from meta_magic.materializing import materialize as materializing
 from meta_magic.materializing.fills.inits import INITS
+from meta_magic.recording.identities.origins import find_origin, ref_by_address
 from tests.unit.eager import assert_bit_equal, build_twice, tensors_of
 from tests.unit.materializing.modules import Masked, Shared, Tied
 
@@ -217,6 +219,21 @@ def test_a_sharded_model_is_trained_on():
     real = build()
     real(x).sum().backward()
     assert torch.equal(weight.grad.full_tensor(), real[0].weight.grad)
+
+
+@pytest.mark.usefixtures("group")
+def test_no_object_is_searched_while_the_holders_of_all_tensors_are_known(monkeypatch):
+    with record():
+        made = build_sharded()
+    origin, _ = find_origin(made[0].weight.to_local().untyped_storage())
+
+    def list_own():
+        return {at for at, ref in ref_by_address.items() if ref.origin is origin}
+
+    monkeypatch.setattr(companions, "list_recorded", list_own)
+    monkeypatch.setattr(companions, "find_live", None)
+    materialize(made)
+    assert torch.equal(made[1].weight.full_tensor(), build()[1].weight)
 
 
 def sharded_outside():
