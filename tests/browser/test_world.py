@@ -50,8 +50,27 @@ def test_a_tick_is_drawn_for_each_collective_and_longer_between_nodes(world):
         kind: world.locator(f"path.mm-sent-{kind}").get_attribute("d").split("M")[1:]
         for kind in ("all_reduce", "broadcast")
     }
-    assert [tick.split("v")[1] for tick in lines["all_reduce"]] == ["24"]
-    assert [tick.split("v")[1] for tick in lines["broadcast"]] == ["12"] * 3
+    assert [tick.split("v")[1] for tick in lines["all_reduce"]] == ["14"]
+    assert [tick.split("v")[1] for tick in lines["broadcast"]] == ["7"] * 3
+
+
+def test_a_kind_of_collective_hides_no_other(serve):
+    with record(world=16, rank=9, per_node=8) as trace:
+        dist.init_process_group("gloo")
+        x = torch.ones(16)
+        for _ in range(3):
+            dist.reduce_scatter_tensor(torch.ones(1), x)
+            dist.all_reduce(x)
+        for _ in range(4000):  # so that two in a row are within a pixel
+            x.add_(1)
+    world = show(serve(trace), "World")
+    ticks = [
+        re.findall(r"[\d.]+", world.locator(f"path.mm-sent-{kind}").get_attribute("d"))
+        for kind in ("reduce_scatter", "all_reduce")
+    ]
+    (x, top, height), (other, below, _) = (map(float, tick[:3]) for tick in ticks)
+    assert abs(x - other) < 1
+    assert top + height <= below
 
 
 def test_the_pointer_shows_a_collective_and_a_click_selects_it(

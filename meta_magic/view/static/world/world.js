@@ -11,9 +11,12 @@ import { describe_ranks, describe_sent, find_nearest, group_sent, list_ranks, na
 
 const STRIP_HEIGHT = 130; // pixels
 const MOST_RANKS = 256; // of a mesh that is drawn
-const [WITHIN, ACROSS] = [12, 24]; // heights of a tick, within a node and across nodes
+const [WITHIN, ACROSS, LANE_HEIGHT] = [7, 14, 17]; // heights of a tick, within a node and across nodes, and of a lane
 
-/** Shows the collectives as ticks; owns the one that is pointed at. */
+/**
+ * Shows the collectives as ticks, each kind in a lane of its own: an all-reduce follows a reduce-scatter
+ * within a pixel. Owns the one that is pointed at.
+ */
 class Ticks {
   at = 0;
   width = 0;
@@ -26,8 +29,10 @@ class Ticks {
     this.trace = trace;
     this.sent = sent;
     this.select = select;
+    this.kinds = group_sent(sent, ({ kind }) => kind);
+    this.height = this.kinds.length * LANE_HEIGHT;
     this.svg = draw("svg", {
-      role: "slider", tabindex: 0, height: ACROSS + 2, "aria-label": "Collective",
+      role: "slider", tabindex: 0, height: this.height, "aria-label": "Collective",
       "aria-valuemin": 0, "aria-valuemax": sent.length - 1,
       onpointermove: ({ offsetX }) => this.point(find_nearest(sent, offsetX * trace.n_ops / this.width - 0.5)),
       onclick: () => select(sent[this.at].op), onkeydown: (event) => this.press(event),
@@ -40,9 +45,9 @@ class Ticks {
   /** @param {number} width */
   resize(width) {
     this.width = width;
-    const ticks = group_sent(this.sent, ({ kind }) => kind).map(({ name, all }) => draw("path", {
+    const ticks = this.kinds.map(({ name, all }, lane) => draw("path", {
       class: `mm-sent-${name}`,
-      d: all.map(({ op, n_nodes }) => `M${this.x(op).toFixed(1)} 0v${n_nodes > 1 ? ACROSS : WITHIN}`).join(""),
+      d: all.map(({ op, n_nodes }) => `M${this.x(op).toFixed(1)} ${lane * LANE_HEIGHT}v${n_nodes > 1 ? ACROSS : WITHIN}`).join(""),
     }));
     this.svg.replaceChildren(this.band, ...ticks, this.cursor);
     this.point(this.at);
@@ -54,7 +59,7 @@ class Ticks {
     const words = describe_sent(this.trace, this.sent[this.at]);
     this.output.textContent = words;
     fill(this.svg, { "aria-valuenow": this.at, "aria-valuetext": words });
-    this.cursor.setAttribute("d", `M${this.x(this.sent[this.at].op)} 0V${ACROSS + 2}`);
+    this.cursor.setAttribute("d", `M${this.x(this.sent[this.at].op)} 0V${this.height}`);
   }
 
   /** @param {KeyboardEvent} event */
@@ -71,7 +76,7 @@ class Ticks {
   mark(is_in) {
     const at = this.sent.findIndex(({ op }) => is_in(op));
     const marked = this.sent.filter(({ op }) => is_in(op));
-    this.band.setAttribute("d", marked.map(({ op }) => `M${this.x(op) - 3} 0h6V${ACROSS + 2}h-6Z`).join(""));
+    this.band.setAttribute("d", marked.map(({ op }) => `M${this.x(op) - 3} 0h6V${this.height}h-6Z`).join(""));
     if (at >= 0 && !is_in(this.sent[this.at].op)) this.point(at);
   }
 }
@@ -135,10 +140,9 @@ class WorldView {
   }
 
   make_legend() {
-    const kinds = group_sent(this.sent, ({ kind }) => kind);
     const is_wide = this.sent.some(({ n_nodes }) => n_nodes > 1);
     return make("div", { class: "mm-groups" },
-      ...kinds.map(({ name, all }) => make("span", {}, make("i", { class: `mm-sent-${name}` }), `${name} ${all.length}`)),
+      ...this.ticks.kinds.map(({ name, all }) => make("span", {}, make("i", { class: `mm-sent-${name}` }), `${name} ${all.length}`)),
       is_wide ? make("span", {}, "long ticks: between nodes") : "");
   }
 
