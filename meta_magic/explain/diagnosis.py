@@ -7,6 +7,7 @@ Read :func:`diagnose` first.
 """
 
 import ast
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -176,6 +177,7 @@ def _diagnose_call(
         written = list_written(block.program, failed, makers)
     ranged = find_value_range(failed)
     own_rules = (*failed.notes, *_explain_unpacking(trace, failed))
+    own_rules += _explain_meshes(trace.error or "")
     own_rules += () if ranged is None else (ranged.rule,)
     probe = None if own_rules else make_probe(trace, failed, written)
     known: Found = own_rules, Accepted()
@@ -271,6 +273,11 @@ MAX_TRAIL: Final = 10
 
 MAX_NAMED: Final = 3
 
+OF_MESHES: Final = re.compile(
+    r"same mesh, but got DeviceMesh\((\(.*?\)).* and DeviceMesh\((\(.*?\))"
+)
+"""Part of the message about tensors that are distributed over two meshes."""
+
 UNPACK: Final = "values to unpack"
 """Part of Python's message when the number of names is wrong."""
 
@@ -331,3 +338,16 @@ def _find_prefix(names: Sequence[str], longer: Sequence[str]) -> str:
             if prefix != one and {prefix + other for other in names} == {*longer}:
                 return prefix
     return ""
+
+
+def _explain_meshes(error: str) -> tuple[str, ...]:
+    """Return why tensors of two meshes are refused, and how gradients are clipped."""
+    found = OF_MESHES.search(error)
+    if found is None:
+        return ()
+    lie = f"some tensors are distributed over {found[1]}, others over {found[2]}"
+    clip = "get_total_norm of each mesh's gradients, the norm of these norms"
+    return (
+        f"{lie}; a call takes tensors of one mesh",
+        f"to clip gradients of both: {clip}, then clip_grads_with_norm_ for each mesh",
+    )

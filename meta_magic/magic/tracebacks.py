@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from IPython.core.error import UsageError
 
 from meta_magic.magic.cell import Body
+from meta_magic.trace.units import cut_lines
 
 if TYPE_CHECKING:
     from meta_magic.session.raised_calls import ShownFrames
@@ -61,6 +62,8 @@ class Rendering:
 
     def render(self, choose: Choose) -> list[str]:
         """Return the lines of the traceback with the frames that ``choose`` returns."""
+        from meta_magic.session.raised_calls import choose_all  # noqa: PLC0415  torch
+
         error, tracebacks = self._error, self._shell.InteractiveTB
         # If another cell raised it again, the traceback begins in that cell.
         namespace = self._shell.user_global_ns
@@ -74,6 +77,8 @@ class Rendering:
         notes = getattr(error, "__notes__", ())
         text = "\n".join(lines)
         lines += [note for note in notes if note not in text]  # IPython 7
+        if choose is not choose_all:
+            lines = [*map(cut_lines, lines)]
         hidden = [*folded, *others]
         if hidden and tracebacks.mode != "Minimal":
             lines.insert(find_error(lines, error), describe_folded(hidden))

@@ -53,6 +53,7 @@ from meta_magic.torch_private.module_internals import (
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.failed_call import WRONG_VALUE, FailedCall, Loading, Operand
 from meta_magic.trace.signature import OpaqueArgument, SourcePosition, TensorArgument
+from meta_magic.trace.units import cut_lines
 
 MAX_SITES: Final = 16
 LOADING: Final = nn.Module.load_state_dict.__code__
@@ -68,7 +69,7 @@ def describe_error(error: BaseException) -> str:
     if not text and isinstance(error, AssertionError):
         for frame, line in walk_tb(error.__traceback__):  # the last one raised
             text = getline(frame.f_code.co_filename, line).strip()
-    return f"{type(error).__name__}: {text}"
+    return cut_lines(f"{type(error).__name__}: {text}")
 
 
 def find_failed_call(

@@ -78,3 +78,19 @@ class NamedSize(int):
 
     def __reduce__(self) -> tuple[type["NamedSize"], tuple[int, str]]:
         return NamedSize, (int(self), self.text)
+
+
+MAX_LINE: Final = 1_000
+
+
+def cut_lines(text: str) -> str:
+    """Return a text with the end of very long lines left out.
+
+    torch's error about tensors on two meshes has one of 86,000 characters.
+    """
+    return "\n".join(
+        line
+        if len(line) <= MAX_LINE
+        else f"{line[:MAX_LINE]}... (and {len(line) - MAX_LINE:,} characters)"
+        for line in text.split("\n")
+    )

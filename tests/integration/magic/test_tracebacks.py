@@ -94,6 +94,15 @@ def test_full_shows_the_newest_error_with_all_frames(run):
     assert "folded" not in shown
 
 
+def test_the_end_of_a_very_long_line_is_shown_by_full_alone(shell, run):
+    _, shown = run("%%meta\nraise ValueError(f'no {\"k\" * 5000}.')")
+    assert "k... (and " in shown
+    assert len(shown) < 2_500
+    assert len(shell.user_ns["_meta"].error) < 1_100
+    _, whole = run("%meta full")
+    assert "k." in whole
+
+
 def test_full_shows_the_frames_that_record_hides_in_a_plain_cell(run):
     cell = "import meta_magic\nwith meta_magic.record():\n    nn.Linear(2, 3)(x)"
     _, plain = run(f"x = torch.ones(5)\n{cell}")

@@ -207,6 +207,16 @@ def test_a_mesh_that_does_not_fit_fails_in_torchs_words():
         init_device_mesh("cpu", (3, 2))
 
 
+def test_a_call_with_tensors_of_two_meshes_is_explained():
+    with pytest.raises(RuntimeError, match="same mesh"), record(world=4) as trace:
+        begin()
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        one = distribute_tensor(torch.ones(4), mesh["dp"])
+        torch.stack([one, distribute_tensor(torch.ones(4), mesh)])
+    wanted = "some tensors are distributed over (dp=2), others over (dp=2, tp=2)"
+    assert trace.explanation.rules[0].startswith(wanted)
+
+
 def test_a_direct_call_of_nccl_is_refused_by_name():
     with pytest.raises(WorldError, match="all_reduce calls NCCL"), record(world=2):
         torch.cuda.nccl.all_reduce([torch.ones(2, device="cuda")])
