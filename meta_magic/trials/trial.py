@@ -169,8 +169,8 @@ def run_template(
     """Record a trace's block at sizes that are sent; runs in a child, the *template*.
 
     Each recording is made in a child of the template, and so begins with the state that
-    the template was forked with. The first sizes that are sent are wanted now. The
-    others are recorded ahead, until the next sizes are sent.
+    the template was forked with. The first sizes that are sent are wanted now, unless
+    they are empty. The others are recorded ahead, until the next sizes are sent.
 
     Args:
         trace: As of :func:`ask_trial`, like all arguments that are not listed here.
@@ -179,7 +179,8 @@ def run_template(
         at_once: How many recordings run at the same time.
 
     Yields:
-        None at first, then the answer to the first sizes, or why there is none.
+        The answers, or why there are none, by sizes: those that are wanted now, and
+        those that were recorded ahead since the last time.
     """
     if RARE_COLLECTION.n_entered:  # it has torch's modes, and so it gives no answer
         return
@@ -198,24 +199,27 @@ def run_template(
         with running.pop(key) as child:
             done[key] = read_answer(child.read(seconds), seconds)
 
-    wanted = None
+    def finish_ended() -> None:
+        for key in [key for key, child in running.items() if child.is_done(0)]:
+            finish(key)
+            signal.alarm(IDLE)
+
     while True:
-        inbox = yield None if wanted is None else done[wanted]
+        inbox = yield done
+        done = {}
         signal.alarm(IDLE)
         end = monotonic() + AHEAD
         while (running or waiting) and not inbox.is_here(PAUSE):
-            for key in [key for key, child in running.items() if child.is_done(0)]:
-                finish(key)
-                signal.alarm(IDLE)
+            finish_ended()
             if waiting and len(running) < at_once - 1 and monotonic() < end:
                 start()
         each = [frozenset(sizes.items()) for sizes in inbox.read()]
+        finish_ended()
         signal.alarm(0)
         for key in running.keys() - {*each}:
             running.pop(key).end()
-        done = {key: done[key] for key in each if key in done}
-        waiting = [key for key in each if key not in running and key not in done]
-        wanted = each[0]
+        wanted, known = each[0], {*running, *done, frozenset()}
+        waiting = [key for key in each if key not in known]
         while waiting and (len(running) < at_once or waiting[0] == wanted):
             start()
         if wanted in running:

@@ -12,7 +12,7 @@ recording: of the numbers that are asked for, and ahead of those near them.
 import ast
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -45,7 +45,7 @@ from meta_magic.trials.blocks import (
 from meta_magic.trials.fit import Recordings
 from meta_magic.trials.sandbox import PRINTED, has_plotted
 from meta_magic.trials.slices import Slice, restore_lines
-from meta_magic.trials.trial import ask_trials, check_rerun, run_template
+from meta_magic.trials.trial import Key, ask_trials, check_rerun, run_template
 from meta_magic.view.payload import pack
 
 if TYPE_CHECKING:
@@ -132,6 +132,10 @@ Found: TypeAlias = Again | TrialError
 """The same, or why the block was not recorded."""
 
 
+State: TypeAlias = tuple[frozenset[str], tuple[int, int], float]
+"""Names of numbers, how many cells ran, and how long a recording may take."""
+
+
 class Designs:
     """Answers the questions of sliders about one trace, which it does not keep.
 
@@ -141,13 +145,15 @@ class Designs:
 
     def __init__(self) -> None:
         self.seconds = SECONDS
-        self._known: dict[frozenset[tuple[str, int]], Found] = {}
+        self._known: dict[Key, Found] = {}
+        self._ahead: dict[Key, Found] = {}  # what nobody asked for yet
+        self._asked: dict[Key, Key] = {}  # by the numbers as the template has them
         self._own: dict[str, int] = {}  # the cell's numbers
         self._own_design: Design | None = None
         self._blocks: dict[frozenset[str], tuple[Rerun, Slice | None]] = {}
         self._template: Child
         # What it was forked for.
-        self._state: tuple[frozenset[str], tuple[int, int], float] | None = None
+        self._state: State | None = None
         self._end_template: Callable[[], object] = lambda: None
 
     def answer(self, trace: Trace, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,11 +162,11 @@ class Designs:
         Args:
             trace: The recording of the cell.
             asked: ``sizes``, the number of each name; and ``pinned``, those of the
-                design to compare with, and ``with``, others to record ahead; or
-                ``near``, a name of which the nearest number that runs is wanted, and
-                its ``values``; or ``is_written``, if the cell's text with these numbers
-                is wanted. Or ``line`` and ``column`` of a number that shall get a
-                slider.
+                design to compare with, and ``with``, others to record ahead, which may
+                be asked for alone; or ``near``, a name of which the nearest number that
+                runs is wanted, and its ``values``; or ``is_written``, if the cell's
+                text with these numbers is wanted. Or ``line`` and ``column`` of a
+                number that shall get a slider.
 
         Returns:
             ``buffers``, the payload, what ``Difference.describe`` gives, and
@@ -171,6 +177,10 @@ class Designs:
         try:
             if "line" in asked:
                 return offer_number(trace, asked["line"], asked["column"])
+            if "sizes" not in asked:
+                if asked["with"]:
+                    self.record(trace, {}, asked["with"])
+                return {}
             sizes: Sizes = asked["sizes"]
             if "near" in asked:
                 return self._find_near(trace, sizes, asked["near"], asked["values"])
@@ -194,30 +204,47 @@ class Designs:
         return {"error": say_rule(trace, sizes, found), "is_rule": True}
 
     def record(self, trace: Trace, sizes: Sizes, ahead: Sequence[Sizes] = ()) -> Found:
-        """Return a block with other numbers; ``ahead`` are those that may come next."""
-        key, known = frozenset(sizes.items()), self._known
+        """Return a block with other numbers; ``ahead`` are those that may come next.
+
+        No numbers are wanted now if ``sizes`` is empty.
+        """
+        key, known = as_key(sizes), self._known
         if key in known:
             return known[key]
-        each = {frozenset(one.items()): one for one in (sizes, *ahead)}
-        asked = [one for other, one in each.items() if other not in known]
-        found = self._ask_template(trace, asked)
-        if isinstance(found, TrialError):
-            return found
-        if isinstance(found, tuple):
-            found = found[0], name_numbers(found[1], sizes), found[2]
-        known[key] = found
-        for old in [*known][:-N_KEPT]:
-            del known[old]
+        names = frozenset(sizes or [name for one in ahead[:1] for name in one])
+        seconds = max(self.seconds, LONGER * trace.seconds)
+        if (state := (names, count_cells(), seconds)) != self._state:
+            self._end_template()  # a cell that ran may have changed variables
+            self._state = None
+            self._ahead = {}
+        each = {as_key(one): one for one in (sizes, *ahead)}
+        new = [each[one] for one in each if one not in known and one not in self._ahead]
+        if new != [{}] and key not in self._ahead:
+            answers = self._ask_template(trace, new, state)
+            self._ahead |= {
+                other: (one[0], name_numbers(one[1], dict(other)), one[2])
+                if isinstance(one, tuple)
+                else one
+                for other, one in answers.items()
+            }
+        found = self._ahead.pop(key, None)
+        if found is None:
+            return TrialError("another cell is being recorded")
+        if not isinstance(found, TrialError):
+            known[key] = found
+        for some in (known, self._ahead):
+            for old in [*some][:-N_KEPT]:
+                del some[old]
         return found
 
-    def _ask_template(self, trace: Trace, each: Sequence[Sizes]) -> Found:
-        """Return what a block is with the first of some numbers."""
-        rerun, joined = self._find_block(trace, each[0])
-        seconds = max(self.seconds, LONGER * trace.seconds)
-        state = frozenset(each[0]), count_cells(), seconds
+    def _ask_template(
+        self, trace: Trace, each: Sequence[Sizes], state: State
+    ) -> dict[Key, Found]:
+        """Return what a block is with the first of some numbers, and with others."""
+        rerun, joined = self._find_block(trace, state[0])
+        seconds = state[2]
         for _ in range(N_TRIED):
-            if state != self._state:  # a cell that ran may have changed variables
-                self._end_template()
+            if self._state is None:
                 ask = partial(read_again, trace, joined)
                 block = replace(trace, rerun=rerun)
                 template = partial(run_template, block, ask, seconds, AT_ONCE)
@@ -227,14 +254,19 @@ class Designs:
                 self._state = state
                 self._end_template = weakref.finalize(self, self._template.end)
                 self._template.read(seconds)
-            self._template.send([move_names(one, joined) for one in each])
-            found: Found | NoAnswer = self._template.read(LONGER * seconds)
+            moved = [move_names(one, joined) for one in each]
+            self._asked.update(zip(map(as_key, moved), map(as_key, each), strict=True))
+            self._template.send(moved)
+            found: dict[Key, Found] | NoAnswer = self._template.read(LONGER * seconds)
             if not isinstance(found, NoAnswer):
-                return found
+                return {self._asked[key]: one for key, one in found.items()}
+            self._end_template()
             self._state = None
-        return TrialError("another cell is being recorded")
+        return {}
 
-    def _find_block(self, trace: Trace, names: Sizes) -> "tuple[Rerun, Slice | None]":
+    def _find_block(
+        self, trace: Trace, names: Collection[str]
+    ) -> "tuple[Rerun, Slice | None]":
         """Return the block to run again if names vary, and what is joined in it."""
         key = frozenset(names)
         if key not in self._blocks:
@@ -282,6 +314,11 @@ class Designs:
                 if answer is True:
                     return {"sizes": one}
         raise TrialError(f"of the {tried} nearest numbers of {label(name)} none runs")
+
+
+def as_key(sizes: Sizes) -> Key:
+    """Return numbers as the key of what was recorded with them."""
+    return frozenset(sizes.items())
 
 
 def name_numbers(design: Design, sizes: Sizes) -> Design:

@@ -120,6 +120,16 @@ def test_a_move_shows_the_cell_with_that_number(connect, trace, expect):
     expect(status).to_be_empty()
 
 
+def test_values_are_recorded_ahead_while_the_pointer_is_on_the_slider(connect, trace):
+    page = connect(trace)
+    page.get_by_role("slider", name="width").hover()
+    page.wait_for_function("sent.some(({ kind }) => kind === 'vary')")
+    (asked,) = page.evaluate("sent.filter(({ kind }) => kind === 'vary')")
+    wanted = {one["width"] for one in asked["with"]}
+    assert "sizes" not in asked
+    assert wanted == {*WIDTHS} - {16}
+
+
 def test_a_slider_that_is_dragged_shows_where_it_ends(connect, expect):
     with record(params={"width": WIDTHS}) as trace:
         width = 16

@@ -19,7 +19,9 @@ import { mount_report } from "./report.js";
 
 const GIVE_UP = 40_000; // milliseconds after which the report says that there is no answer
 const MOST_ANSWERS = 40; // answers
-const N_AHEAD = 12; // values near that of the slider
+const N_AHEAD = 100; // values that the kernel may record while nothing is asked
+const BETWEEN_TURNS = 3_000; // milliseconds after which it is asked again, N_TURNS times in all
+const N_TURNS = 4;
 
 const key_of_sizes = (/** @type {Sizes} */ sizes) => JSON.stringify(sizes);
 /** The name of a number of the code, without its position in the text. */
@@ -30,6 +32,7 @@ export const write_sizes = (/** @type {Sizes} */ sizes) =>
 /** Asks for recordings one at a time; a picture is shown only beside the numbers that it has. */
 class Sliders {
   /** The answers by their numbers, and by those of the pinned design. @type {Map<string, Answer>} */ known = new Map();
+  turn = 0; // the timer of `prepare`
   asked = 0; // when the question was asked that has no answer yet; 0 for none
   status = make("p", { role: "status" });
   changes = make("div");
@@ -112,6 +115,7 @@ class Sliders {
     const number = make("output", { for: id });
     const input = make("input", {
       type: "range", id, min: 0, max: Math.max(0, values.length - 1), step: 1, disabled: Boolean(error),
+      onpointerenter: () => this.prepare(name), onfocus: () => this.prepare(name),
       oninput: () => {
         this.moved = name;
         this.sizes = { ...this.sizes, [name]: values[input.valueAsNumber] };
@@ -152,16 +156,27 @@ class Sliders {
     return answer ? this.paint(answer) : this.request();
   }
 
-  /** What may be asked for next: first as the slider moves on, then the other values near it. */
-  look_ahead() {
-    const { moved, sizes, last = this.own } = this;
+  /** What may be asked for next: as the slider moves on, then near it, then a finer and finer grid of all values. */
+  look_ahead(moved = this.moved) {
+    const { sizes, last = this.own } = this;
     const values = this.rows.find(({ name }) => name === moved)?.values ?? [];
     const [now, before] = [sizes, last].map((one) => values.indexOf(one[moved]));
-    this.last = sizes;
     const step = now - before || 1;
-    const steps = [step, 2 * step, ...Array.from({ length: N_AHEAD }, (_, n) => Math.sign(step) * [-1, 1][n % 2] * (1 + (n >> 1)))];
-    const next = [...new Set(steps)].map((n) => ({ ...sizes, [moved]: values[now + n] }));
-    return next.filter((one) => one[moved] && !this.known.has(key_of_sizes(one) + key_of_sizes(this.pinned)));
+    const ahead = [step, 2 * step, -1, 1, -2, 2].map((n) => now + n);
+    for (let part = 1; part < 2 * values.length && ahead.length < 2 * N_AHEAD; part *= 2)
+      ahead.push(...Array.from({ length: part + 1 }, (_, n) => Math.round((n / part) * (values.length - 1))));
+    const next = [...new Set(ahead)].filter((at) => at !== now).map((at) => ({ ...sizes, [moved]: values[at] }));
+    return next.filter((one) => one[moved] && !this.known.has(key_of_sizes(one) + key_of_sizes(this.pinned))).slice(0, N_AHEAD);
+  }
+
+  /** Let the kernel record values of a slider that may be moved next, a few seconds in each turn. */
+  prepare(name = this.moved, n_turns = N_TURNS) {
+    clearTimeout(this.turn);
+    if (this.asked || !n_turns || this.set_cell === undefined) return;
+    const ahead = this.look_ahead(name);
+    if (!ahead.length) return;
+    this.ask({ with: ahead }).catch(() => {}); // a move says why there is no answer
+    this.turn = setTimeout(() => this.prepare(name, n_turns - 1), BETWEEN_TURNS);
   }
 
   async request() {
@@ -169,12 +184,15 @@ class Sliders {
     this.status.className = "";
     this.status.textContent = `recording ${write_sizes(this.sizes)}…`;
     if (this.asked) return; // follow() comes again after its answer
+    clearTimeout(this.turn);
     const { key, sizes, pinned } = this;
     const now = this.asked = Date.now();
     const give_up = setTimeout(() => this.end(now, key, { error: NOT_YET }), GIVE_UP);
     const late = setTimeout(() => { if (this.asked === now) this.status.textContent = NOT_YET; }, SILENCE);
     try {
-      const answer = await this.ask({ sizes, pinned, with: this.look_ahead() });
+      const ahead = this.look_ahead();
+      this.last = sizes;
+      const answer = await this.ask({ sizes, pinned, with: ahead });
       if (answer.buffers?.length) answer.trace = await decode(answer.buffers[0]);
       this.end(now, key, answer);
     } catch (error) {
@@ -192,8 +210,9 @@ class Sliders {
     }
     if (this.asked && this.asked !== at) return; // another question was asked meanwhile
     this.asked = 0;
-    if (key === this.key) this.paint(answer);
-    else this.follow();
+    if (key !== this.key) return this.follow();
+    this.paint(answer);
+    this.turn = setTimeout(() => this.prepare(), BETWEEN_TURNS);
   }
 
   /** Show an answer to the numbers that the sliders have. @param {Answer} answer */

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 
 import psutil
 import pytest
@@ -15,7 +16,9 @@ import torch.distributed as dist
 from torch import nn
 
 from meta_magic import record
+from meta_magic.children import Child
 from meta_magic.trace.options import read_sliders
+from meta_magic.trials.trial import run_template
 from meta_magic.view import sliders
 from meta_magic.view.payload import build_payload
 from meta_magic.view.sliders import AT_ONCE, Designs, offer_sliders, write_numbers
@@ -361,6 +364,32 @@ def test_what_is_not_asked_for_next_is_ended(list_new):
     assert len(list_new()) == AT_ONCE  # the template, and one on a second processor
     designs.answer(trace, {"sizes": {"n": 4}, "pinned": pinned})
     assert len(list_new()) == 1
+
+
+def test_what_was_recorded_ahead_is_returned_with_the_next_answer(list_new):
+    with record(params={"n": range(1, 9)}) as trace:
+        n = 1
+        torch.ones(n)
+    ask = partial(run_template, trace, lambda *_: None, 60.0, 2)
+    with Child(ask, 600.0) as template:
+        template.read(60.0)
+        template.send([{"n": 2}, {"n": 5}])
+        keys = {one for ((_, one),) in template.read(60.0)}
+        while len(list_new()) > 1:  # the template, and what records ahead
+            time.sleep(0.01)
+        template.send([{"n": 3}])
+        keys |= {one for ((_, one),) in template.read(60.0)}
+    assert keys == {2, 3, 5}
+
+
+def test_numbers_are_recorded_ahead_before_the_first_move(list_new):
+    with record(params={"n": range(1, 9)}) as trace:
+        n = 1
+        torch.ones(n)
+    designs = Designs()
+    assert designs.answer(trace, {"with": [{"n": 2}]}) == {}
+    assert list_new() != []
+    assert "buffers" in designs.answer(trace, {"sizes": {"n": 2}, "pinned": {"n": 1}})
 
 
 @pytest.mark.parametrize("end", ["drop", "close"])
