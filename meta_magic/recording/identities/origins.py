@@ -13,7 +13,14 @@ import gc
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -83,7 +90,7 @@ class Origin:
         if last is None and storage not in self._known_by_storage:
             last = self._n_counted[storage]
         if last is not None and version > last:
-            return True
+            return not self._is_counted_elsewhere({id(tensor)}, version)
         address, n_owners = self.owners[storage]
         has_others = last is None or storage in self.aliased
         if not has_others and count_owners(address) <= n_owners:
@@ -100,9 +107,39 @@ class Origin:
         others = {0, *(version for key, version in known.items() if key not in alive)}
         for group in groups:
             version, last = max(group.values()), [known[k] for k in group if k in known]
-            if version > max(last) if last else version not in others:
+            is_higher = version > max(last) if last else version not in others
+            if is_higher and not self._is_counted_elsewhere(group, version):
                 return True
         return False
+
+    def _is_counted_elsewhere(self, keys: Container[int], version: int) -> bool:
+        """Whether a counter rose by recorded writes of a tensor on other memory.
+
+        ``kept = weight.detach()`` shares the counter of ``weight``, also after
+        ``weight.data = weight.half()``. ``keys`` are the ``id()`` of those here.
+        """
+        with DisableTorchFunction():
+            counted = [t for t, _ in find_stored() if read_version(t) == version]
+            own = [tensor for tensor in counted if id(tensor) in keys]
+            for other in counted:
+                found = find_origin(other.untyped_storage())
+                if found is None or id(other) in keys:
+                    continue
+                at_end = found[0].versions.get((found[1], id(other)))
+                is_recorded = at_end == version and self._leads_to(*found)
+                if is_recorded and any(is_counted_with(other, t) for t in own):
+                    return True
+        return False
+
+    def _leads_to(self, origin: "Origin", storage: int) -> bool:
+        """Whether nothing outside wrote a storage from this to a later recording."""
+        program = origin.program
+        while program is not self.program:
+            earlier = next((i for i in program.imports if i.storage == storage), None)
+            if earlier is None or earlier.is_stale:
+                return False
+            program, storage = earlier.program, earlier.origin
+        return True
 
     @cached_property
     def _known_by_storage(self) -> dict[int, dict[int, int]]:

@@ -1,5 +1,7 @@
 """A write outside of any recording is noticed, and a write inside is not refused."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
@@ -201,3 +203,36 @@ def test_a_write_of_what_a_tensor_was_moved_to_is_none_of_what_it_left():
     real, made = map(register, kept)
     materialize(made)
     assert_bit_equal(made, real)
+
+
+def keep_before_a_cast(block, n_cells, between):
+    """Return a weight that is kept while its module is cast, and trained in cells."""
+    torch.manual_seed(5)
+    with block():
+        module = nn.Linear(3, 2)
+        kept, part = module.weight.detach(), module.weight.detach()[0]
+        module.double()
+    between(part)
+    for _ in range(n_cells):
+        with block():
+            optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+            module(torch.ones(2, 3, dtype=torch.float64)).sum().backward()
+            optimizer.step()
+    return module, kept
+
+
+@pytest.mark.parametrize("n_cells", [1, 2])
+def test_a_weight_that_is_kept_before_a_cast_does_not_follow_the_training(n_cells):
+    _, wanted = keep_before_a_cast(nullcontext, n_cells, id)
+    module, kept = keep_before_a_cast(record, n_cells, id)
+    materialize(kept)
+    assert torch.equal(kept, wanted)
+    assert module.weight.is_meta
+
+
+@pytest.mark.parametrize("n_cells", [0, 1, 2])
+def test_a_write_outside_of_a_weight_that_is_kept_before_a_cast_is_noticed(n_cells):
+    module, kept = keep_before_a_cast(record, n_cells, lambda part: part.add_(1))
+    with pytest.raises(MaterializeError, match="changed in place outside"):
+        materialize(kept)
+    assert module.weight.is_meta
