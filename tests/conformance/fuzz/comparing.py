@@ -241,7 +241,8 @@ def compare_traces(a: Run, b: Run, name: str) -> Iterator[Finding]:
         differing += ["notes"] if noted[0] != noted[1] else []
         if differing:
             notes = [note.text for note in {*noted[0]} ^ {*noted[1]}]
-            text = f"{differing}; notes of one alone: {notes}"
+            positions = {*trace.program.positions} ^ {*other.program.positions}
+            text = f"{differing}; of one alone: {notes}, {sorted(map(str, positions))}"
             yield Finding("silent", f"cache {name}", text, str(differing))
             return
 
