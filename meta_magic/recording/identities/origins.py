@@ -89,8 +89,9 @@ class Origin:
         last = self.versions.get((storage, id(tensor)))
         if last is None and storage not in self._known_by_storage:
             last = self._n_counted[storage]
-        if last is not None and version > last:
-            return not self._is_counted_elsewhere({id(tensor)}, version)
+        is_higher = last is not None and version > last
+        if is_higher and not self._is_counted_elsewhere(storage, {id(tensor)}, version):
+            return True
         address, n_owners = self.owners[storage]
         has_others = last is None or storage in self.aliased
         if not has_others and count_owners(address) <= n_owners:
@@ -108,18 +109,23 @@ class Origin:
         for group in groups:
             version, last = max(group.values()), [known[k] for k in group if k in known]
             is_higher = version > max(last) if last else version not in others
-            if is_higher and not self._is_counted_elsewhere(group, version):
+            if is_higher and not self._is_counted_elsewhere(storage, group, version):
                 return True
         return False
 
-    def _is_counted_elsewhere(self, keys: Container[int], version: int) -> bool:
+    def _is_counted_elsewhere(
+        self, storage: int, keys: Container[int], version: int
+    ) -> bool:
         """Whether a counter rose by recorded writes of a tensor on other memory.
 
         ``kept = weight.detach()`` shares the counter of ``weight``, also after
         ``weight.data = weight.half()``. ``keys`` are the ``id()`` of those here.
         """
+        if storage not in self.aliased:
+            return False
         with DisableTorchFunction():
-            counted = [t for t, _ in find_stored() if read_version(t) == version]
+            live = find_stored(find_live(is_tensor_class))
+            counted = [t for t, _ in live if read_version(t) == version]
             own = [tensor for tensor in counted if id(tensor) in keys]
             for other in counted:
                 found = find_origin(other.untyped_storage())

@@ -212,27 +212,33 @@ def keep_before_a_cast(block, n_cells, between):
         module = nn.Linear(3, 2)
         kept, part = module.weight.detach(), module.weight.detach()[0]
         module.double()
-    between(part)
+    written = between(part)
     for _ in range(n_cells):
         with block():
             optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
             module(torch.ones(2, 3, dtype=torch.float64)).sum().backward()
             optimizer.step()
-    return module, kept
+    return module, kept, written
 
 
 @pytest.mark.parametrize("n_cells", [1, 2])
 def test_a_weight_that_is_kept_before_a_cast_does_not_follow_the_training(n_cells):
-    _, wanted = keep_before_a_cast(nullcontext, n_cells, id)
-    module, kept = keep_before_a_cast(record, n_cells, id)
+    _, wanted, _ = keep_before_a_cast(nullcontext, n_cells, id)
+    module, kept, _ = keep_before_a_cast(record, n_cells, id)
     materialize(kept)
     assert torch.equal(kept, wanted)
     assert module.weight.is_meta
 
 
 @pytest.mark.parametrize("n_cells", [0, 1, 2])
-def test_a_write_outside_of_a_weight_that_is_kept_before_a_cast_is_noticed(n_cells):
-    module, kept = keep_before_a_cast(record, n_cells, lambda part: part.add_(1))
+@pytest.mark.parametrize("alias", [torch.Tensor.detach, lambda part: part.data])
+def test_a_write_outside_of_a_weight_that_is_kept_before_a_cast_is_noticed(
+    n_cells, alias
+):
+    module, kept, written = keep_before_a_cast(
+        record, n_cells, lambda part: alias(part).add_(1).mul_(2).neg_()
+    )
     with pytest.raises(MaterializeError, match="changed in place outside"):
         materialize(kept)
     assert module.weight.is_meta
+    assert written.is_meta
