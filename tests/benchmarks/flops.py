@@ -11,7 +11,8 @@ import io
 import logging
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from importlib.util import find_spec
 from types import MappingProxyType
 
@@ -103,13 +104,18 @@ def count_ours(model: FlopModel) -> float:
     return float(trace.cost.flops)
 
 
-def run_quietly(count: Counter, model: FlopModel) -> float | str:
-    """Return what a tool counts, or the name of its error; what it prints is lost."""
+def build_and(count: Counter, model: FlopModel) -> float:
+    """Return what a tool counts of a model that is built for it."""
+    return count(*model.build())
+
+
+def run_quietly(call: Callable[[], float]) -> float | str:
+    """Return what a tool says, or the name of its error; what it prints is lost."""
     torch.manual_seed(0)
     sink = io.StringIO()
     try:
         with contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
-            return count(*model.build())
+            return call()
     except Exception as error:
         return type(error).__name__
 
@@ -127,20 +133,21 @@ def print_table(models: list[FlopModel]) -> None:
     print("| --- |" + " --: |" * (len(tools) + 2))
     for model in models:
         counts = [count_ours(model)]
-        counts += [run_quietly(count, model) for count in tools.values()]
+        counts += [run_quietly(partial(build_and, c, model)) for c in tools.values()]
         cells = "".join(f" {format_ratio(c, model.flops)} |" for c in counts)
         print(f"| {model.name} | {model.flops:,} |{cells}", flush=True)
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def read_names(description: str | None, known: Iterable[str]) -> list[str]:
+    """Return the models that the command line names, all if none, and silence tools."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("names", nargs="*", help="models; all if none is named")
     names = parser.parse_args().names
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
-    print_table([m for m in MODELS if not names or m.name in names])
+    return [name for name in known if not names or name in names]
 
 
 if __name__ == "__main__":
-    main()
+    chosen = read_names(__doc__, [model.name for model in MODELS])
+    print_table([model for model in MODELS if model.name in chosen])

@@ -7,11 +7,6 @@ installed, torch's MemTracker is part of torch. Of the tools that count FLOPs (f
 calflops, ptflops, DeepSpeed's profiler, FlopCounterMode) none has a peak.
 """
 
-import argparse
-import contextlib
-import io
-import logging
-import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
@@ -26,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 import meta_magic as mm
 from tests.benchmarks.flop_models import MODELS, build_encoder
-from tests.benchmarks.flops import format_ratio
+from tests.benchmarks.flops import format_ratio, read_names, run_quietly
 from tests.conformance.storage_tracker import StorageTracker
 
 Build = Callable[[], tuple[nn.Module, Tensor]]
@@ -141,15 +136,9 @@ NEEDED = frozenset({"torchinfo", "accelerate"})
 """Tools that may not be installed."""
 
 
-def run_quietly(tool: str, name: str) -> float | str:
-    """Return what a tool says, or the name of its error; what it prints is lost."""
-    torch.manual_seed(0)
-    sink = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
-            return MEASURES[tool](BUILDS[name])
-    except Exception as error:
-        return type(error).__name__
+def measure(tool: str, name: str) -> float | str:
+    """Return what a tool says of a model, or the name of its error."""
+    return run_quietly(lambda: MEASURES[tool](BUILDS[name]))
 
 
 def format_part(said: float | str, real: float) -> str:
@@ -165,21 +154,11 @@ def print_table(names: list[str]) -> None:
     with get_context("fork").Pool(1, maxtasksperchild=1) as pool:
         for name in names:
             calls = [(tool, name) for tool in (REAL, *tools)]
-            real, *said = pool.starmap(run_quietly, calls, chunksize=1)
+            real, *said = pool.starmap(measure, calls, chunksize=1)
             cells = "".join(f" {format_part(n, float(real))} |" for n in said)
             print(f"| {name} | {real:,.0f} |{cells}", flush=True)
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="models; all if none is named")
-    names = parser.parse_args().names
-    warnings.simplefilter("ignore")
-    logging.disable(logging.CRITICAL)
-    torch.set_num_threads(1)
-    print_table([name for name in BUILDS if not names or name in names])
-
-
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    print_table(read_names(__doc__, BUILDS))
