@@ -233,10 +233,6 @@ def edit_pairs(text, *numbers, line=1, seen=None):
     return edit(edit_numbers, text, line, accepted=accepted, seen=seen)
 
 
-def test_a_number_is_replaced_by_the_accepted_one():
-    assert edit_pairs("nn.Linear(400, 10)", (400, 800))[0] == "nn.Linear(800, 10)"
-
-
 def test_a_name_whose_value_was_the_accepted_number_is_used_in_its_function():
     text = "def f(width):\n    nn.Linear(400, 10); g(width)"
     made = edit_pairs(text, (400, 800), seen={"width": [800]})

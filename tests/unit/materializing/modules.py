@@ -50,17 +50,6 @@ class Raw(nn.Module):
         self.bias = nn.Parameter(torch.zeros(3))
 
 
-BUILDS = {
-    "linear": lambda: nn.Linear(3, 4),
-    "transformer": lambda: nn.TransformerEncoderLayer(8, 2, 16),
-    "every kind of tensor": Masked,
-    "shared storage": Shared,
-    "double": lambda: nn.Linear(3, 4, dtype=torch.float64),
-    "expanded": lambda: register(torch.randn(1, 3).expand(4, 3)),
-    "conjugated": lambda: register(torch.randn(3, dtype=torch.complex64).conj()),
-}
-
-
 def register(tensor):
     module = nn.Module()
     module.register_buffer("buffer", tensor)
