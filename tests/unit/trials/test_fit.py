@@ -282,14 +282,6 @@ def test_a_token_takes_its_keys_and_values():
     assert [found.peak_nbytes(n) for n in (1000, 1001)] == peaks
 
 
-def test_a_sequence_takes_its_tokens():
-    found = fit_trace(record_decoding(), "t4", {"batch": ...}).sizes["batch"]
-    # Beside the cache, in attention: what goes into the layer, queries, keys and values
-    # of one token, results, each in bfloat16; and a float32 for each head.
-    one_token = (3 * WIDTH + 2 * KV_HEADS * HEAD_DIM) * 2 + HEADS * 4
-    assert found.nbytes_per_unit == 128 * CACHE_NBYTES + one_token
-
-
 @pytest.mark.parametrize("name", ["length", "batch"])
 def test_the_longest_context_and_the_largest_batch_fit_and_no_more(name):
     fit = fit_trace(record_decoding(), "t4", {name: ...})

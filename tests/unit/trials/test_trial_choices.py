@@ -233,10 +233,6 @@ def test_modules_by_name_or_class(pattern, written):
     assert choose(f"checkpointing:{pattern}").peak_nbytes == peaks[0] < peaks[1]
 
 
-def test_blocks_are_what_stands_in_a_row():
-    assert choose("checkpointing").peak_nbytes == record_written(*"0123").peak_nbytes
-
-
 def test_two_choices_are_two_patterns():
     both = record_written("0", "attention").peak_nbytes
     assert choose("checkpointing:h.0", "checkpointing:*.[!0].attention") != both
