@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from meta_magic import ValueLimits, record
 from meta_magic.errors import ValueLimitError
 from meta_magic.replaying import evaluator, loop_values
-from tests.unit.session.random_cells import run_cell
 
 N = 150
 """Steps of a loop whose calls are enough to be run forward at once."""
@@ -440,21 +439,6 @@ def test_a_function_of_an_element_is_computed_again_once_the_table_is_written():
     wanted = read_functions_of_elements()
     with record():
         assert read_functions_of_elements() == wanted
-
-
-@pytest.mark.parametrize("at_once", [1, sys.maxsize], ids=["all", "values"])
-@pytest.mark.parametrize("seed", range(100, 102))
-def test_random_cells_that_are_run_forward_have_the_cpus_values(
-    seed, at_once, monkeypatch
-):
-    monkeypatch.setattr(loop_values, "MIN_CALLS", at_once)
-    monkeypatch.setattr(loop_values, "MIN_REPEATS", 0)
-    monkeypatch.setattr(loop_values, "MIN_VALUES", 1)
-    monkeypatch.setattr(loop_values, "MAX_MISSED", sys.maxsize)
-    wanted = run_cell(seed, 40)
-    with record():
-        met = run_cell(seed, 40)
-    assert met == wanted
 
 
 def test_several_values_compute_nothing_that_they_do_not_use():
