@@ -106,15 +106,20 @@ def jump(state: Tensor, n_blocks: int) -> Tensor:
     words &= np.uint32(HIGHEST)
     for shift in (16, 8, 4, 2, 1):
         words ^= words >> np.uint32(shift)
-    spectrum = transform(N * (n_blocks - 1) - 1)
-    sums = np.fft.irfft(np.fft.rfft(words & np.uint32(1), LENGTH) * spectrum, LENGTH)
-    highest = np.rint(sums[: DEGREE + 1]).astype(np.int64) & 1
+    bits = np.fft.rfft(words & np.uint32(1), LENGTH)
+    highest = add_up(bits * transform(N * (n_blocks - 1) - 1))[: DEGREE + 1]
     data[BLOCK].view(np.uint64)[:] = restore(highest)
     data[LEFT] = state.numpy()[LEFT]
     return after
 
 
-def restore(highest: npt.NDArray[np.int64]) -> Words:
+def add_up(transformed: npt.NDArray[np.complex128]) -> npt.NDArray[np.uint8]:
+    """Return sums of bits, as bits, of their Fourier transform."""
+    sums = np.rint(np.fft.irfft(transformed, LENGTH))
+    return (sums.astype(np.int64) & 1).astype(np.uint8)
+
+
+def restore(highest: npt.NDArray[np.uint8]) -> Words:
     """Return a block from the highest bits of its words, and of those around them.
 
     The first bit is of the word before the block. The recurrence gives the lowest bits
@@ -135,9 +140,14 @@ def restore(highest: npt.NDArray[np.int64]) -> Words:
 @lru_cache(maxsize=16)
 def transform(n: int) -> npt.NDArray[np.complex128]:
     """Return the Fourier transform by which a sequence is correlated with x^n."""
-    coefficients = power(n).to_bytes(DEGREE // 8 + 1, "little")
+    return transform_bits(power(n)).conj()
+
+
+def transform_bits(polynomial: int) -> npt.NDArray[np.complex128]:
+    """Return the Fourier transform of the coefficients of a polynomial."""
+    coefficients = polynomial.to_bytes(DEGREE // 8 + 1, "little")
     bits = np.unpackbits(np.frombuffer(coefficients, np.uint8), bitorder="little")
-    return np.fft.rfft(bits, LENGTH).conj()
+    return np.fft.rfft(bits, LENGTH)
 
 
 def power(n: int) -> int:
@@ -150,11 +160,32 @@ def power(n: int) -> int:
 
 
 def reduce(polynomial: int) -> int:
-    """Return a polynomial modulo the characteristic one."""
-    while high := polynomial >> DEGREE:
-        polynomial ^= high << DEGREE
-        for exponent in find_exponents():
-            polynomial ^= high << exponent
+    """Return a polynomial, below x^(2 * DEGREE), modulo the characteristic one.
+
+    The quotient is the upper half of its upper half times the inverse (Barrett).
+    """
+    high = polynomial >> DEGREE
+    if high:
+        product = add_up(transform_bits(high) * invert())
+        packed = np.packbits(product[DEGREE : 2 * DEGREE], bitorder="little")
+        polynomial = subtract(polynomial, int.from_bytes(packed.tobytes(), "little"))
+    return polynomial
+
+
+@cache
+def invert() -> npt.NDArray[np.complex128]:
+    """Return the transform of x^(2 * DEGREE) over the characteristic polynomial."""
+    rest, quotient = 1 << 2 * DEGREE, 0
+    while high := rest >> DEGREE:
+        quotient, rest = quotient ^ high, subtract(rest, high)
+    return transform_bits(quotient)
+
+
+def subtract(polynomial: int, factor: int) -> int:
+    """Subtract the characteristic polynomial times a factor from a polynomial."""
+    polynomial ^= factor << DEGREE
+    for exponent in find_exponents():
+        polynomial ^= factor << exponent
     return polynomial
 
 
