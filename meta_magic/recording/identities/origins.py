@@ -265,11 +265,21 @@ class LiveTensors:
 
 
 def find_live(is_wanted: Callable[[type], bool]) -> list[Any]:
-    """Return the live objects of some classes: a look at all objects, some 50 ms."""
-    objects = gc.get_objects()
-    kinds = [*map(type, objects)]
-    wanted = {*filter(is_wanted, set(kinds))}
-    return [*compress(objects, map(wanted.__contains__, kinds))]
+    """Return the live objects of some classes: a look at all objects, some 35 ms."""
+    objects, known = gc.get_objects(), Kinds(is_wanted)
+    return [*compress(objects, map(known.__getitem__, map(type, objects)))]
+
+
+class Kinds(dict[type, bool]):
+    """Whether objects of a class are wanted; each class is asked for once."""
+
+    def __init__(self, is_wanted: Callable[[type], bool]) -> None:
+        super().__init__()
+        self._is_wanted = is_wanted
+
+    def __missing__(self, kind: type) -> bool:
+        found = self[kind] = self._is_wanted(kind)
+        return found
 
 
 def is_tensor_class(kind: type) -> bool:
