@@ -213,7 +213,7 @@ def test_a_call_with_tensors_of_two_meshes_is_explained():
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
         one = distribute_tensor(torch.ones(4), mesh["dp"])
         torch.stack([one, distribute_tensor(torch.ones(4), mesh)])
-    wanted = "some tensors are distributed over (dp=2), others over (dp=2, tp=2)"
+    wanted = "some tensors are distributed over (dp=2, tp=2), others over (dp=2)"
     assert trace.explanation.rules[0].startswith(wanted)
 
 
