@@ -47,7 +47,6 @@ def record_llama():
             num_attention_heads=64,
             num_key_value_heads=8,
             vocab_size=128256,
-            dtype=torch.bfloat16,
         )
         LlamaForCausalLM(config)(torch.zeros(1, 2048, dtype=torch.long))
     return trace
