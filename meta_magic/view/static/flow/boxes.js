@@ -289,7 +289,7 @@ export class Boxes {
 
   /** The label of a net, at its wire or pill. */
   #name_net({ kind, values }) {
-    const [{ storage, geometry }] = values;
+    const { storage, geometry } = values.reduce((most, one) => (count_elements(one) > count_elements(most) ? one : most));
     if (kind !== "flow" && values.length > FEW_SOURCES) return `${values.length} × ${kind}`;
     const owner = this.trace.modules[this.trace.owner_of_storage.get(storage)];
     const owned = owner?.tensors.filter(({ shape, dtype }) =>
@@ -324,6 +324,9 @@ export class Boxes {
     return module < 0 ? undefined : walk(this.root).find((item) => item.kind === "module" && is_inside(item.module));
   }
 }
+
+/** @param {Value} value */
+const count_elements = ({ geometry: { shape } }) => shape.reduce((n, size) => n * size, 1);
 
 /** As many of the parts between commas as are short together. @param {string} text */
 const cut_parts = (text) => text.split(", ").reduce((kept, part) => {
