@@ -153,7 +153,7 @@ class Layer(nn.Module):
     def __init__(self):
         super().__init__()
         self.one = nn.Linear(8, 8)
-        widths = [8, *range(9, 69), 8]
+        widths = [8, *range(9, 129), 8]
         self.two = nn.Sequential(*(nn.Linear(*pair) for pair in pairwise(widths)))
 
     def forward(self, x):

@@ -5,7 +5,12 @@
 
 import pytest
 import torch
-from transformers import ResNetConfig, ResNetForImageClassification
+from transformers import (
+    DetrConfig,
+    DetrForObjectDetection,
+    ResNetConfig,
+    ResNetForImageClassification,
+)
 
 import meta_magic as mm
 from tests.browser.gallery import (
@@ -107,14 +112,34 @@ def test_a_person_can_read_a_flow_with_colours(browser, pages, measure, directio
     assert found == []
 
 
-def test_fewer_levels_are_open_where_a_block_is_seen_only_then(browser, expect):
+def resnet():
+    return ResNetForImageClassification(ResNetConfig(num_labels=1000))
+
+
+def detr():
+    backbone = ResNetConfig(out_features=["stage4"])
+    config = DetrConfig(
+        use_timm_backbone=False,
+        backbone_config=backbone,
+        backbone=None,
+        use_pretrained_backbone=False,
+    )
+    return DetrForObjectDetection(config).eval()
+
+
+@pytest.mark.parametrize("width", [700, 1100])
+@pytest.mark.parametrize(
+    ("build", "block"),
+    [(resnet, "ResNetBottleNeckLayer"), (detr, "DetrEncoderLayer")],
+)
+def test_a_block_is_open_at_first(browser, expect, build, block, width):
     with mm.record() as trace:
-        model = ResNetForImageClassification(ResNetConfig(num_labels=1000))
-        model(torch.zeros(8, 3, 224, 224))
-    page = open_page(browser, make_page(trace), 700, "light")
+        build()(torch.zeros(1, 3, 224, 224))
+    page = open_page(browser, make_page(trace), width, "light")
     show_view(page, "Flow")
-    block = page.get_by_role("treeitem", name="ResNetBottleNeckLayer", expanded=True)
-    expect(block).to_be_visible()
+    expect(
+        page.get_by_role("treeitem", name=block, expanded=True).first
+    ).to_be_visible()
     page.close()
 
 

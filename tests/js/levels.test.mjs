@@ -5,7 +5,7 @@ import { Boxes } from "../../meta_magic/view/static/flow/boxes.js";
 import { walk } from "../../meta_magic/view/static/flow/items.js";
 import { arrange } from "../../meta_magic/view/static/flow/layout.js";
 import {
-  count_levels, open_levels, open_main, open_what_fits,
+  count_levels, open_block, open_levels, open_main, open_what_fits,
 } from "../../meta_magic/view/static/flow/levels.js";
 import { choose_phase, follow_values } from "../../meta_magic/view/static/flow/values.js";
 import { make_layers, make_trace } from "./flow_payloads.mjs";
@@ -98,6 +98,30 @@ test("one block is shown for a run, if that fits", () => {
     .map(({ item }) => item), run.items[0].items);
   open_levels(boxes.root, 9);
   assert.equal(run.is_sample, false);
+});
+
+test("nothing but a block is opened where no more fits", () => {
+  const boxes = build(make_layers(5));
+  open_block(boxes, () => true);
+  assert.deepEqual(list_open(boxes), ["model: Net", "layers.0–4: 5 × Layer", "layers.0: Layer"]);
+  open_block(boxes, () => false);
+  assert.deepEqual(list_open(boxes), ["model: Net"]);
+});
+
+test("what is in the block of a run counts for all its blocks", () => {
+  const numbers = [0, 1, 2, 3, 4];
+  const trace = make_trace(
+    numbers.map((i) => ({ op: "aten.mm.default", reads: [`x${i}`], makes: [`x${i + 1}`], module: 3 * i + 3, call: 3 * i + 3 })),
+    [{ name: "model" }, ...numbers.flatMap((i) => [{ name: `${i}`, parent: 0, cls: "Layer" },
+      { name: "mix", parent: 3 * i + 1, cls: "Mix" }, { name: "in", parent: 3 * i + 2 }])],
+    [{ module: 0, first: 0, end: 5 }, ...numbers.flatMap((i) => [1, 2, 3].map((k) => (
+      { module: 3 * i + k, parent: k === 1 ? 0 : 3 * i + k - 1, first: i, end: i + 1 })))],
+  );
+  trace.modules.forEach((module, i) => { module.n_params = i ? 10 : 60; });
+  const boxes = build(trace);
+  open_levels(boxes.root, 1, false);
+  open_main(boxes, () => true);
+  assert.ok(list_open(boxes).includes("mix: Mix"));
 });
 
 test("a run of few blocks stays closed", () => {

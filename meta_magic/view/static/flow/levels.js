@@ -81,10 +81,9 @@ const count_modules = (items) => {
  * all fit, runs stay closed.
  * @param {import("./boxes.js").Boxes} boxes
  * @param {(size: {w: number, h: number}) => boolean} fits whether a picture can be read whole
- * @param {number} n_fewer levels that stay closed even then
  * @returns {number} the levels that are open
  */
-export function open_what_fits(boxes, fits, n_fewer = 0) {
+export function open_what_fits(boxes, fits) {
   const { root } = boxes;
   const last = count_levels(root);
   const has_room = () => list_shown(root).length <= MOST_SHOWN && fits(arrange(boxes, root));
@@ -101,9 +100,50 @@ export function open_what_fits(boxes, fits, n_fewer = 0) {
     if (shown.every(({ is_open }) => !is_open) || !has_few && !has_room()) break;
     level += 1;
   }
-  level = Math.max(Math.min(1, level), level - n_fewer);
   open_levels(root, level, false);
   return level;
+}
+
+/** How many blocks a run has, by its operators. @param {Item} run */
+const count_blocks = ({ n_ops, items }) => n_ops / items[0].n_ops;
+
+/** Whether a run has so many blocks that one of them is shown for all. @param {Item} item */
+const has_blocks = (item) => item.kind === "run" && count_blocks(item) >= LEAST_BLOCKS;
+
+/** Open a box, or the first block of a run; or close it. @param {Item} box */
+function set_open(box, is_open = true) {
+  const block = box.kind === "run" ? box.items[0] : box;
+  box.is_open = block.is_open = is_open;
+  box.is_sample = is_open && block !== box;
+  forget_layout(block);
+}
+
+/** How many boxes one stands for: the blocks of all runs that it is in. @param {Item} box @returns {number} */
+const count_repeats = (box) => (box ? (box.kind === "run" ? count_blocks(box) : 1) * count_repeats(box.parent) : 1);
+
+/** Returns how many parameters all that a box stands for has. @param {import("./boxes.js").Boxes} boxes */
+const count_params = ({ trace: { modules } }) => (/** @type {Item} */ item) =>
+  (modules[item.module]?.n_params ?? 0) * count_repeats(item);
+
+/**
+ * Open nothing but what leads to a block of a run: of the run with most parameters of which a
+ * block can be shown.
+ * @param {import("./boxes.js").Boxes} boxes
+ * @param {(size: {w: number, h: number}) => boolean} fits
+ * @returns {number} the levels that are open
+ */
+export function open_block(boxes, fits) {
+  const { root } = boxes;
+  const count = count_params(boxes);
+  const runs = walk(root).filter((item) => has_blocks(item) && is_opened(item));
+  for (const run of runs.sort((a, b) => count(b) - count(a))) {
+    open_levels(root, 0);
+    for (let box = run.parent; box !== root; box = box.parent) box.is_open = true;
+    set_open(run);
+    if (fits(arrange(boxes, root))) return 1;
+  }
+  open_levels(root, 1, false);
+  return 1;
 }
 
 /**
@@ -111,28 +151,22 @@ export function open_what_fits(boxes, fits, n_fewer = 0) {
  * first, each as long as all fits.
  * @param {import("./boxes.js").Boxes} boxes
  * @param {(size: {w: number, h: number}) => boolean} fits
- * @returns {boolean} whether one was a run
+ * @returns {boolean} whether a block of a run is open
  */
 export function open_main(boxes, fits) {
   const { root, trace: { modules, roots } } = boxes;
   const all = roots.reduce((sum, index) => sum + modules[index].n_params, 0);
-  const count = ({ module }) => modules[module].n_params;
+  const count = count_params(boxes);
   const tried = new Set();
-  let has_block = false;
+  let has_block = walk(root).some((item) => item.is_open && has_blocks(item));
   const is_main = (item) => !tried.has(item) && item.module >= 0 && (item.kind === "run"
-    ? item.n_ops >= LEAST_BLOCKS * item.items[0].n_ops
+    ? has_blocks(item)
     : item.items.some(is_box) && count(item) > (count_shown(root) < FEW_SHOWN ? SOME_SHARE : MAIN_SHARE) * all);
   for (let item; ([item] = list_shown(root).filter(is_main).sort((a, b) => count(b) - count(a))).length;) {
-    const block = item.kind === "run" ? item.items[0] : item;
-    const set = (is_open) => {
-      item.is_open = block.is_open = is_open;
-      item.is_sample = is_open && block !== item;
-      forget_layout(block);
-    };
     tried.add(item);
-    set(true);
-    if (!fits(arrange(boxes, root))) set(false);
-    else if (block !== item) has_block = true;
+    set_open(item);
+    if (!fits(arrange(boxes, root))) set_open(item, false);
+    else has_block ||= item.is_sample;
   }
   return has_block;
 }

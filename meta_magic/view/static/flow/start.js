@@ -1,11 +1,10 @@
 // The first layout of the flow: what is open.
 
 import { arrange } from "./layout.js";
-import { count_levels, count_shown, open_main, open_what_fits } from "./levels.js";
+import { count_levels, count_shown, open_block, open_main, open_what_fits } from "./levels.js";
 
-const MOST_HEIGHT = 840; // pixels to which a view grows whose height nobody chose
+const MOST_HEIGHT = 960; // pixels to which a view grows whose height nobody chose
 const SHAPES = [0.7, 1, 1.8]; // widths by heights at which columns aim, as multiples of the view's
-const FEWER = 2; // levels that stay closed where a block of a run can be shown only then
 const [WORTH_OF_SIZE, WORTH_OF_BLOCK] = [10, 4]; // items that are worth as much as letters of full size, and as a block's inside
 
 /** The pixels by which the view of a flow can grow. @param {import("./flow.js").Flow} flow */
@@ -26,29 +25,29 @@ export function open_at_first(flow) {
   const fits = (all) => find_share(all) === 1;
   const height = svg.clientHeight + spare;
   const ratio = svg.clientWidth / height;
-  const open = (/** @type {number} */ shape, /** @type {number} */ n_fewer) => {
+  const open = (/** @type {number} */ shape, /** @type {typeof open_block} */ begin) => {
     let has_block = true;
     if (ratio) boxes.wide = shape * ratio;
     flow.read_choices();
     if (depth) flow.open_level(Math.min(depth, count_levels(boxes.root)));
     else {
-      flow.set_level(open_what_fits(boxes, fits, n_fewer));
+      flow.set_level(begin(boxes, fits));
       has_block = open_main(boxes, fits);
     }
     const all = arrange(boxes, boxes.root);
     const zoom = Math.min(1, svg.clientWidth / all.w, height / all.h);
     const worth = count_shown(boxes.root) * find_share(all) + WORTH_OF_SIZE * zoom + WORTH_OF_BLOCK * Number(has_block);
-    return { shape, n_fewer, has_block, worth };
+    return { shape, begin, has_block, worth };
   };
-  let best = { shape: 1, n_fewer: 0, has_block: false, worth: -1 };
-  for (const n_fewer of [0, FEWER]) {
-    if (n_fewer && best.has_block) break;
+  let best = { shape: 1, begin: open_what_fits, has_block: false, worth: -1 };
+  for (const begin of [open_what_fits, open_block]) {
+    if (best.has_block) break;
     for (const shape of SHAPES) {
-      const one = open(shape, n_fewer);
+      const one = open(shape, begin);
       if (one.worth > best.worth) best = one;
     }
   }
-  open(best.shape, best.n_fewer);
+  open(best.shape, best.begin);
   const missing = Math.min(spare, viewport.find_height(arrange(boxes, boxes.root)) - svg.clientHeight);
   const view = svg.parentElement.parentElement;
   if (missing > 0) view.style.setProperty("--mm-height", `${view.offsetHeight + missing}px`);
