@@ -14,14 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from meta_magic.trace.once import once_for_each
 from meta_magic.trace.program import GOES_ON, HEADER, MODULE_HEADER, TIED, Program
-from meta_magic.trace.signature import (
-    Geometry,
-    Phase,
-    Signature,
-    once_by_signature,
-    span_nbytes,
-)
+from meta_magic.trace.signature import Geometry, Phase, Signature, span_nbytes
 
 Integers: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
@@ -166,7 +161,7 @@ class SlotTable:
         self.is_written[written] = True
 
 
-@once_by_signature
+@once_for_each
 def describe_slots(signature: Signature) -> tuple[list[int], list[str | None]]:
     """Return bytes and location of each slot of a signature."""
     slots = (*signature.inputs, *signature.outputs)

@@ -46,7 +46,10 @@ SECONDS_OF_ONE: Final = 1.0
 """The same of a child that runs one."""
 
 SECONDS_OF_VALUE: Final = 0.1
-"""How long a value may take by an estimate, else it is NaN."""
+"""How long a value may take by an estimate; else it is assumed to be NaN."""
+
+HALF: Final = 0.5
+"""The part of a mask that is assumed to be true if it takes longer than that."""
 
 PATIENCE: Final = 6.0
 """How many seconds to wait for a child on a busy machine."""
@@ -159,14 +162,17 @@ def find_block(trace: Trace) -> EditableBlock | None:
 
 
 def _leave_out_values(options: Options) -> Options:
-    """Return options with which a value that takes long is NaN.
+    """Return options with which a value that takes long is assumed.
 
     Whether a training step runs with an edit does not rest on the loss that it prints.
     """
     assumed = options.assumed
     return options._replace(
         limits=options.limits._replace(seconds=SECONDS_OF_VALUE),
-        assumed=assumed._replace(value=nan) if assumed.value is None else assumed,
+        assumed=assumed._replace(
+            value=nan if assumed.value is None else assumed.value,
+            nonzero=HALF if assumed.nonzero is None else assumed.nonzero,
+        ),
     )
 
 

@@ -8,6 +8,7 @@ its expressions evaluated to. Read :func:`trace_refused`, then :func:`solve`.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from meta_magic.children import NO_ANSWER
@@ -152,18 +153,16 @@ def solve(refused: Refused) -> Iterator[tuple[tuple[LineageStep, ...], int, int]
         if step.is_written:
             spots.setdefault((step.line, step.column), []).append(number)
     for wanted in sorted(refused.accepted, key=lambda size: size == 1):
-        equal: dict[tuple[float, int | None], list[list[int]]] = {}
+        unsolved: dict[tuple[float, int | None], list[list[int]]] = {}
         for (line, _), numbers in spots.items():
+            step = steps[numbers[0]]
             found = _solve_for(refused.lineage, numbers, wanted)
             if found is not None:
-                yield (steps[numbers[0]],), found, wanted
+                yield (step,), found, wanted
             else:
-                value = steps[numbers[0]].value
-                equal.setdefault((value, line), []).append(numbers)
-        for group in equal.values():
-            together = [number for numbers in group for number in numbers]
-            is_one = len(group) == 1
-            found = None if is_one else _solve_for(refused.lineage, together, wanted)
+                unsolved.setdefault((step.value, line), []).append(numbers)
+        for group in (one for one in unsolved.values() if len(one) > 1):
+            found = _solve_for(refused.lineage, [*chain(*group)], wanted)
             if found is not None:
                 yield tuple(steps[numbers[0]] for numbers in group), found, wanted
 

@@ -10,7 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from keyword import iskeyword
 from types import (
     CodeType,
@@ -56,6 +56,7 @@ from meta_magic.torch_private.tensor_internals import (
     is_wrapper,
     list_parts,
 )
+from meta_magic.trace.once import once_for_each
 from meta_magic.trace.signature import CPU, Geometry
 
 MAX_SEARCHED: Final = 100_000  # objects
@@ -71,7 +72,6 @@ CLOSED: Final = (type, ModuleType, CodeType, FrameType, GeneratorType, weakref.r
 SHELLS: Final = ("IPython", "ipykernel", "traitlets", "meta_magic")
 
 FOUND: Final = (Tensor, nn.Module)
-MAX_KINDS: Final = 2**9  # classes whose readers are kept
 ORDERED: Final[tuple[Any, ...]] = (list, tuple, deque, set, frozenset)
 KEYS: Final = frozenset({str, int, bool})
 
@@ -243,7 +243,7 @@ def walk(
                 ]
 
 
-@lru_cache(maxsize=MAX_KINDS)
+@once_for_each
 def is_closed(kind: type) -> bool:
     """Whether objects of a class are not searched: those of a shell, and ours."""
     is_open = kind not in PLAIN and not issubclass(kind, CLOSED)
@@ -254,7 +254,7 @@ Items: TypeAlias = Iterable[tuple[str, object]]
 """Values that an object holds, each with the code after its name: ``.x``."""
 
 
-@lru_cache(maxsize=MAX_KINDS)
+@once_for_each
 def list_readers(kind: type) -> list[Callable[[Any], Items]]:
     """Return functions that list what the objects of a class hold."""
     readers: list[Callable[[Any], Items]] = []
@@ -269,13 +269,8 @@ def list_readers(kind: type) -> list[Callable[[Any], Items]]:
         return [*readers, lambda m: ((".__self__", m.__self__), ("", m.__func__))]
     if issubclass(kind, partial):
         return [*readers, lambda p: (("", p.func), (".args", p.args), ("", p.keywords))]
-    members = [
-        (f".{name}", names_of(base).get(name))
-        for base in bases_of(kind)
-        for name in split_slots(names_of(base).get("__slots__", ()))
-    ]
-    slots = [pair for pair in members if type(pair[1]) is MemberDescriptorType]
-    return [*readers, list_attributes, partial(list_slots, slots)]
+    has_slots = any(names_of(base).get("__slots__") for base in bases_of(kind))
+    return [*readers, list_attributes, *([list_slots] if has_slots else [])]
 
 
 def list_items(value: dict[object, object]) -> Items:
@@ -308,18 +303,17 @@ def list_enclosed(function: FunctionType) -> Iterator[tuple[str, object]]:
             continue
 
 
-def split_slots(slots: str | Iterable[str]) -> Iterable[str]:
-    """Return the names of ``__slots__``."""
-    return (slots,) if isinstance(slots, str) else slots
-
-
-def list_slots(slots: Sequence[tuple[str, Any]], value: object) -> Items:
+def list_slots(value: Any) -> Items:
     """Return what an object holds in the slots of its class."""
-    for name, member in slots:
-        try:
-            yield name, member.__get__(value)
-        except AttributeError:  # not assigned yet
-            continue
+    for base in bases_of(type(value)):
+        slots = names_of(base).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            member = names_of(base).get(name)
+            if type(member) is MemberDescriptorType:
+                try:
+                    yield f".{name}", member.__get__(value)
+                except AttributeError:  # not assigned yet
+                    continue
 
 
 def list_variables() -> dict[str, Any]:

@@ -36,6 +36,7 @@ from meta_magic.torch_private.module_internals import (
     is_made,
     parameters_of,
 )
+from meta_magic.trace.once import once_for_each
 from meta_magic.trace.signature import SourcePosition
 
 IPYTHONS: Final = frozenset({"In", "Out"})
@@ -269,14 +270,11 @@ def walk_held(value: Any) -> Iterator[tuple[str, object]]:
 
 def read_attributes(value: object) -> dict[str, Any]:
     """Return the ``__dict__`` of an object; {} if it has none, or a property for it."""
-    kind: Any = type(value)
-    reader = find_dict(kind)
-    return {} if reader is None else reader.__get__(value)
+    return object.__getattribute__(value, "__dict__") if has_dict(type(value)) else {}
 
 
-@lru_cache(maxsize=2**9)
-def find_dict(kind: type) -> Any:
-    """Return the descriptor of ``__dict__`` of a class, unless it is a property."""
+@once_for_each
+def has_dict(kind: type) -> bool:
+    """Whether objects of a class have a ``__dict__`` that is no property."""
     found = (names_of(base).get("__dict__") for base in bases_of(kind))
-    reader = next((one for one in found if one is not None), None)
-    return reader if type(reader) in READERS else None
+    return type(next((one for one in found if one is not None), None)) in READERS

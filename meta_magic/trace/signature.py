@@ -3,11 +3,10 @@
 A program stores each of these records once. Read :class:`Signature` first.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from pathlib import PurePath
-from typing import Final, Literal, TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias
 
 import torch
 
@@ -79,7 +78,7 @@ Argument: TypeAlias = object
 """A plain value, a :class:`TensorArgument`, an :class:`OpaqueArgument`, or a tuple."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True)
 class Signature:
     """All that calls of one operator on the same metadata have in common.
 
@@ -113,32 +112,6 @@ class Signature:
             if made.placement is not None and made.placement.type != "cpu":
                 return made.placement
         return None
-
-
-MAX_KNOWN: Final = 10_000
-"""Of how many signatures a function keeps what it returned."""
-
-Result = TypeVar("Result")
-
-
-def once_by_signature(
-    make: Callable[[Signature], Result],
-) -> Callable[[Signature], Result]:
-    """Return a function that is computed once for each signature.
-
-    Recordings share signatures, so they are known by their identity.
-    """
-    known: dict[int, tuple[Signature, Result]] = {}
-
-    def find(signature: Signature) -> Result:
-        found = known.get(id(signature))
-        if found is None or found[0] is not signature:
-            if len(known) >= MAX_KNOWN:
-                known.clear()
-            found = known[id(signature)] = signature, make(signature)
-        return found[1]
-
-    return find
 
 
 Span: TypeAlias = tuple[int, int | None, int | None, int | None]

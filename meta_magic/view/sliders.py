@@ -216,7 +216,7 @@ class Designs:
         if (state := (names, count_cells(), seconds)) != self._state:
             self._end_template()  # a cell that ran may have changed variables
             self._state = None
-            self._ahead = {}
+            self._ahead, self._asked = {}, {}
         each = {as_key(one): one for one in (sizes, *ahead)}
         new = [each[one] for one in each if one not in known and one not in self._ahead]
         if new != [{}] and key not in self._ahead:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from meta_magic.cost.wrong.read_calls import Atom, Axis, Mixed, Shape
 from meta_magic.cost.wrong.read_calls import Axes as Given
 from meta_magic.trace.formulas.operands import short_name
-from meta_magic.trace.signature import once_by_signature
+from meta_magic.trace.once import once_for_each
 
 if TYPE_CHECKING:
     from meta_magic.trace.signature import Signature
@@ -65,7 +65,7 @@ class Axes:
         known = self._plans.get(number)
         if known is None:
             known = self._plans[number] = find_plan(self._signatures[number])
-        signature, inputs_shapes, shapes, plan = known
+        signature, (inputs_shapes, shapes, plan) = self._signatures[number], known
         of, seen = self.of, self._shapes
         for tensor, shape in zip(inputs, inputs_shapes, strict=True):
             if seen.get(tensor) != shape:
@@ -117,20 +117,18 @@ Plan: TypeAlias = Sequence[int | Dimensions]
 
 
 class Planned(NamedTuple):
-    """A signature, the shapes of its tensors, and how its results get dimensions."""
+    """The shapes of a call's tensors, and how its results get dimensions."""
 
-    signature: "Signature"
     inputs: list[Shape]
     outputs: list[Shape]
     plan: Plan | None
 
 
-@once_by_signature
+@once_for_each
 def find_plan(signature: "Signature") -> Planned:
     """Return the plan of a signature."""
     inputs, outputs = signature.inputs, signature.outputs
     return Planned(
-        signature,
         [one.shape for one in inputs],
         [one.shape for one in outputs],
         make_plan(signature),

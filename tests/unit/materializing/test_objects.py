@@ -1,6 +1,8 @@
 """What is no module and holds tensors: containers, schedulers, batches, hooks."""
 
 import functools
+import gc
+import weakref
 from collections import namedtuple
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -235,3 +237,22 @@ def test_a_gradient_stays_that_of_what_data_replaced(change):
     materialize(weight)
     assert torch.equal(weight.data, change(torch.ones(3)))
     assert (weight.grad.dtype, weight.grad.tolist()) == (torch.float32, [1, 1, 1])
+
+
+def test_a_class_of_the_user_and_what_its_methods_use_may_be_deleted():
+    def build():
+        used = torch.ones(3)
+
+        class Scale:
+            def read(self):
+                return used
+
+        with record():
+            layer = nn.Linear(2, 2)
+            layer.scale = Scale()
+        materialize(layer)
+        return weakref.ref(used)
+
+    used = build()
+    gc.collect()
+    assert used() is None
