@@ -233,21 +233,17 @@ def walk(
         kind: Any = type(value)
         if issubclass(kind, FOUND):
             yield path, value
-        elif id(value) not in seen and not (kept and is_closed(kind)):
+        elif id(value) not in seen:
+            is_closed, readers = find_readers(kind)
+            if is_closed and kept:
+                continue
             seen.add(id(value))
             kept.append(value)
-            for read in list_readers(kind):
-                found = read(value)
+            for read in readers:
+                held = read(value)
                 queue += [
-                    (path + at, held) for at, held in found if type(held) not in PLAIN
+                    (path + at, one) for at, one in held if type(one) not in PLAIN
                 ]
-
-
-@once_for_each
-def is_closed(kind: type) -> bool:
-    """Whether objects of a class are not searched: those of a shell, and ours."""
-    is_open = kind not in PLAIN and not issubclass(kind, CLOSED)
-    return not is_open or kind.__module__.partition(".")[0] in SHELLS
 
 
 Items: TypeAlias = Iterable[tuple[str, object]]
@@ -255,6 +251,17 @@ Items: TypeAlias = Iterable[tuple[str, object]]
 
 
 @once_for_each
+def find_readers(kind: type) -> tuple[bool, list[Callable[[Any], Items]]]:
+    """Return functions that list what the objects of a class hold.
+
+    And whether these objects are closed: those of a shell and ours are searched only if
+    somebody asks for them.
+    """
+    is_plain = kind in PLAIN or issubclass(kind, CLOSED)
+    is_closed = is_plain or kind.__module__.partition(".")[0] in SHELLS
+    return is_closed, list_readers(kind)
+
+
 def list_readers(kind: type) -> list[Callable[[Any], Items]]:
     """Return functions that list what the objects of a class hold."""
     readers: list[Callable[[Any], Items]] = []
@@ -269,7 +276,7 @@ def list_readers(kind: type) -> list[Callable[[Any], Items]]:
         return [*readers, lambda m: ((".__self__", m.__self__), ("", m.__func__))]
     if issubclass(kind, partial):
         return [*readers, lambda p: (("", p.func), (".args", p.args), ("", p.keywords))]
-    has_slots = any(names_of(base).get("__slots__") for base in bases_of(kind))
+    has_slots = any("__slots__" in names_of(base) for base in bases_of(kind))
     return [*readers, list_attributes, *([list_slots] if has_slots else [])]
 
 

@@ -36,7 +36,6 @@ from meta_magic.torch_private.module_internals import (
     is_made,
     parameters_of,
 )
-from meta_magic.trace.once import once_for_each
 from meta_magic.trace.signature import SourcePosition
 
 IPYTHONS: Final = frozenset({"In", "Out"})
@@ -270,11 +269,8 @@ def walk_held(value: Any) -> Iterator[tuple[str, object]]:
 
 def read_attributes(value: object) -> dict[str, Any]:
     """Return the ``__dict__`` of an object; {} if it has none, or a property for it."""
-    return object.__getattribute__(value, "__dict__") if has_dict(type(value)) else {}
-
-
-@once_for_each
-def has_dict(kind: type) -> bool:
-    """Whether objects of a class have a ``__dict__`` that is no property."""
-    found = (names_of(base).get("__dict__") for base in bases_of(kind))
-    return type(next((one for one in found if one is not None), None)) in READERS
+    for base in bases_of(type(value)):
+        reader = names_of(base).get("__dict__")
+        if reader is not None:
+            return reader.__get__(value) if type(reader) in READERS else {}
+    return {}
