@@ -33,7 +33,7 @@ NEAR: Final = 8
 """How far around a written number others are tried."""
 
 MOST: Final = 4
-"""How many times larger or smaller a number may become, beyond these."""
+"""How many times larger or smaller a number is tried, where sizes follow it."""
 
 
 class Refused(NamedTuple):
@@ -195,9 +195,9 @@ def _guess(
 def _bisect(
     value: int, wanted: int, predict: Callable[[int], float | None]
 ) -> Iterator[int]:
-    """Yield the least value that gives a size, if sizes grow or shrink with it.
+    """Yield the least value that gives a size, if sizes only grow or only shrink.
 
-    Of 196 = (side // 16) ** 2 that is 224.
+    For 196 = (side // 16) ** 2 that is 224.
     """
     low, high = max(value // MOST, 1), value * MOST
     first, last = predict(low), predict(high)

@@ -125,8 +125,8 @@ def locals_of(tensors: list[Tensor]) -> list[Tensor]:
 def find_shards(modules: Iterable[nn.Module]) -> dict[tuple[int, str], Tensor]:
     """Return the shards that FSDP2 keeps of parameters, by ``id`` of module and name.
 
-    Without it the parameters that are gathered while a module is described, as those of
-    the root are from its forward pass to its backward pass, count as held whole.
+    FSDP2 gathers the parameters of the root from its forward pass to its backward pass.
+    A module that is described meanwhile would count them whole.
     """
     fsdp = sys.modules.get(FSDP_STATES)
     states = map(fsdp._get_module_fsdp_state, modules) if fsdp else ()

@@ -81,12 +81,13 @@ class NamedSize(int):
 
 
 MAX_LINE: Final = 1_000
+"""The most characters of a line of an error's message that are shown."""
 
 
 def cut_lines(text: str) -> str:
-    """Return a text with the end of very long lines left out.
+    """Return a text without the end of its very long lines.
 
-    torch's error about tensors on two meshes has one of 86,000 characters.
+    A message of torch about tensors on two meshes has a line of 86,000 characters.
     """
     return "\n".join(
         line

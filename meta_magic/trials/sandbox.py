@@ -165,7 +165,9 @@ def enter_sandbox() -> list[str]:
     # Asked first, each makes a file or folder; late imports of torch ask.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())
     sys.dont_write_bytecode = True
-    if getattr(sys.stdout, "buffer", None) is not PRINTED:  # a child of a child
+    # In a child of a child the output is that already: a second wrapper would delete
+    # the first, and so close it.
+    if getattr(sys.stdout, "buffer", None) is not PRINTED:
         sys.stdout = TextIOWrapper(PRINTED, "utf-8", write_through=True)
     sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  for good
     if "matplotlib.pyplot" in sys.modules:  # figures of earlier cells

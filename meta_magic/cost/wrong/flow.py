@@ -178,7 +178,7 @@ class Flow:
     ) -> list[ReadCall]:
         """Return the calls of some operators in the forward: all, or the user's own.
 
-        And of some functions of torch; None is all.
+        If functions of torch are named, only calls that these made.
         """
         found = self.calls.find(names, FORWARD, is_own=is_own, functions=functions)
         return [*found]

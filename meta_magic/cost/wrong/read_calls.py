@@ -186,9 +186,14 @@ class Calls(Sequence[ReadCall]):
         is_own: bool = False,
         functions: Container[str] | None = None,
     ) -> Iterator[ReadCall]:
-        """Yield calls of some operators in order; no phases are all, None all rows.
+        """Yield calls of some operators in order.
 
-        And of some functions; None is all.
+        Args:
+            names: The operators, without their overload.
+            phases: Only calls in these phases; an empty set stands for all.
+            rows: Only these calls; None for all.
+            is_own: Whether to yield only what the user's own lines called.
+            functions: Only what these functions of torch called; None for all.
         """
         if not any(name in self._numbers_by_name for name in names):
             return

@@ -119,7 +119,8 @@ class Origin:
         """Whether a counter rose by recorded writes of a tensor on other memory.
 
         ``kept = weight.detach()`` shares the counter of ``weight``, also after
-        ``weight.data = weight.half()``. ``keys`` are the ``id()`` of those here.
+        ``weight.data = weight.half()``. ``keys`` are the ``id()`` of the tensors on
+        this storage.
         """
         if storage not in self.aliased:
             return False

@@ -15,7 +15,7 @@ from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.steps import StepKind
 from meta_magic.replaying.streams import count_words, split_draw
 from meta_magic.torch_private import generator_state
-from tests.unit.eager import assert_same_tensor
+from tests.unit.eager import assert_same_tensor, build_twice
 from tests.unit.replaying.replays import CPU, both, ops, plan, replay
 
 
@@ -363,11 +363,7 @@ def test_of_a_large_draw_the_rows_that_are_read_are_drawn(name, rows, dtype):
         assert stop * 301 <= part.stop <= min(257 * 301, stop * 301 + 15)
         assert len(part) <= (stop - start) * 301 + 30
     assert len(parts) == 2
-    torch.manual_seed(0)
-    expected = build()
-    with record() as trace:
-        torch.manual_seed(0)
-        made = build()
+    expected, made, trace, _ = build_twice(build)
     for real, wanted in zip(replay(trace, *made), expected, strict=True):
         assert_same_tensor(real, wanted)
 
@@ -415,11 +411,7 @@ def test_a_part_that_is_only_copied_is_drawn_where_it_is_copied_to(name):
     def build():
         return use(torch.empty(1024, 1024).uniform_(), slice(64, 128)), torch.rand(3)
 
-    torch.manual_seed(0)
-    expected = build()
-    with record() as trace:
-        torch.manual_seed(0)
-        made = build()
+    expected, made, trace, _ = build_twice(build)
     planned = plan(trace, *made)
     assert len(find_copies(planned, find_parts(planned, CPU))) == n_copies
     for real, wanted in zip(replay(trace, *made), expected, strict=True):
@@ -433,10 +425,6 @@ def test_a_target_that_is_read_between_draw_and_copy_is_not_drawn_into():
         before = target * 2
         return target.copy_(whole[:64]), before
 
-    torch.manual_seed(0)
-    expected = build()
-    with record() as trace:
-        torch.manual_seed(0)
-        made = build()
+    expected, made, trace, _ = build_twice(build)
     for real, wanted in zip(replay(trace, *made), expected, strict=True):
         assert_same_tensor(real, wanted)
