@@ -315,9 +315,14 @@ class CallSites:
         return backward
 
     def current_line(self) -> int | None:
-        """Return the line of the cell that is running now."""
-        _, line, _, _ = self.walk(self.frame or sys._getframe(1), None, (0, 0))
-        return line or None
+        """Return the line of the cell that is running now, for a message.
+
+        It interns no position: whether a message is shown may depend on time.
+        """
+        frame = self.frame or sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename != self._cell_file:
+            frame = frame.f_back
+        return None if frame is None else frame.f_lineno
 
     def find_error_line(self, error: BaseException | None) -> int | None:
         """Return the innermost line of the cell in the traceback of an error."""

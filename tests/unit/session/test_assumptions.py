@@ -320,6 +320,18 @@ def test_a_line_says_which_value_is_computed_and_how_to_go_on(shown):
     assert shown[-1] == ""
 
 
+def test_a_line_of_progress_leaves_no_trace(monkeypatch):
+    def positions():
+        with record() as trace:
+            torch.rand(3)
+            torch.get_rng_state().sum()  # replays the draw, and has no row at its call
+        return trace.program.positions
+
+    in_time = positions()
+    monkeypatch.setattr(value_budget, "FIRST_AFTER", 0)
+    assert positions() == in_time
+
+
 def test_a_line_is_replaced_in_the_output_of_a_cell(monkeypatch):
     stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
     monkeypatch.setattr(progress.sys, "stdout", stream)
