@@ -8,19 +8,28 @@ import ast
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import PurePath
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from meta_magic.trace.earlier_cells import name_cell
+from meta_magic.trace.signature import SourcePosition
 
 if TYPE_CHECKING:
     from meta_magic.magic.magics import MetaMagics
-    from meta_magic.session.note_finders import Recorded
 
 
 OF_META: Final = re.compile(r"\bmeta\b|not on the expected device")
 """Torch's errors about meta tensors contain this."""
+
+
+class Recorded(NamedTuple):
+    """A variable that holds a tensor of a recorded cell."""
+
+    name: str
+    is_module: bool
+    made_at: SourcePosition | None
 
 
 class PlainCells:
@@ -51,7 +60,7 @@ class PlainCells:
 
     def _advise(self, cell: str, error: BaseException | None) -> str | None:
         """Return the hint for a cell, if it needs one."""
-        from meta_magic.session.note_finders import find_recorded, is_without_values  # noqa: PLC0415  torch
+        from meta_magic.session.note_finders import is_without_values  # noqa: PLC0415  torch
 
         read, bound = list_names(self._shell.transform_cell(cell))
         namespace = self._shell.user_ns
@@ -84,7 +93,6 @@ class PlainCells:
         from torch import nn  # noqa: PLC0415  torch
 
         from meta_magic.materializing.companions import find_cached  # noqa: PLC0415  torch
-        from meta_magic.session.note_finders import find_recorded  # noqa: PLC0415  torch
 
         values = map(self._shell.user_ns.get, read)
         roots = [value for value in values if isinstance(value, nn.Module)]
@@ -102,13 +110,36 @@ class PlainCells:
             "%%meta on this cell"
         )
 
-    def _describe(self, found: "Recorded") -> str:
+    def _describe(self, found: Recorded) -> str:
         """Return a variable with the cell that made it."""
         at = found.made_at
         if at is None:
             return f"`{found.name}`, which was made under %%meta"
         file = name_cell(at.file) or PurePath(at.file).name
         return f"`{found.name}`, which was made under %%meta in {file}, line {at.line}"
+
+
+def find_recorded(
+    names: Iterable[str], namespace: Mapping[str, object]
+) -> Iterator[Recorded]:
+    """Yield the variables of some names that hold a tensor of a recorded cell."""
+    from torch import Tensor, nn  # noqa: PLC0415  torch
+
+    from meta_magic.materializing.targets import list_tensors, walk  # noqa: PLC0415  torch
+    from meta_magic.session.note_finders import find_first_origin, find_maker  # noqa: PLC0415  torch
+    from meta_magic.trace.calls import OpCalls  # noqa: PLC0415  torch
+
+    for name in names:
+        value = namespace.get(name)
+        parts = (part for _, part in walk(value))
+        held = ([p] if isinstance(p, Tensor) else list_tensors(p) for p in parts)
+        found = map(find_first_origin, chain.from_iterable(held))
+        origins = [origin for origin in found if origin is not None]
+        if origins:
+            makers = ((p, find_maker(storage, p)) for p, storage in origins)
+            made = (OpCalls(p)[n].position for p, n in makers if n is not None)
+            at = next(made, None)
+            yield Recorded(name, isinstance(value, nn.Module), at)
 
 
 def find_failed_module(

@@ -13,11 +13,10 @@ cell without ``%%meta`` ends in an error of torch if a recorded cell made ``mode
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 from types import FrameType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +43,7 @@ from meta_magic.torch_private.module_internals import (
 from meta_magic.trace.calls import OpCalls
 from meta_magic.trace.notes import FAILS, Note, sort_notes
 from meta_magic.trace.program import Program, find_on_meta
-from meta_magic.trace.signature import CPU, META, Geometry, Signature, SourcePosition
+from meta_magic.trace.signature import CPU, META, Geometry, Signature
 from meta_magic.trace.units import format_bytes, format_flops
 
 COPY: Final = "aten._to_copy.default"
@@ -439,41 +438,14 @@ def find_maker(storage: int, program: Program) -> int | None:
     return next((index for index, _, _, made in calls if storage in made), None)
 
 
-class Recorded(NamedTuple):
-    """A variable that holds a tensor or module of a recorded cell."""
-
-    name: str
-    is_module: bool
-    made_at: SourcePosition | None
-
-
-def find_recorded(
-    names: Iterable[str], namespace: Mapping[str, object]
-) -> Iterator[Recorded]:
-    """Yield the variables of some names that hold what a recorded cell made."""
-    for name in names:
-        value = namespace.get(name)
-        is_module = isinstance(value, nn.Module)
-        held: Iterable[Any] = [value]
-        if isinstance(value, nn.Module):
-            held = chain(value.parameters(), value.buffers())
-        for tensor in held:
-            found = _find_origin_of(tensor)
-            if found is not None:
-                program, storage = found
-                index = find_maker(storage, program)
-                at = None if index is None else OpCalls(program)[index].position
-                yield Recorded(name, is_module, at)
-                break
-
-
 def is_without_values(value: object) -> bool:
     """Whether a value is a tensor on meta that no recording made."""
     is_on_meta = isinstance(value, Tensor) and value.is_meta
-    return is_on_meta and _find_origin_of(value) is None
+    return is_on_meta and find_first_origin(value) is None
 
 
-def _find_origin_of(value: object) -> tuple[Program, int] | None:
+def find_first_origin(value: object) -> tuple[Program, int] | None:
+    """Return the program that made a tensor, and its storage there, if one did."""
     try:
         if not isinstance(value, Tensor) or not value.is_meta:
             return None

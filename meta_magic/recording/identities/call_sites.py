@@ -319,7 +319,7 @@ class CallSites:
 
         It interns no position: whether a message is shown may depend on time.
         """
-        frame = self.frame or sys._getframe(1)
+        frame: FrameType | None = self.frame or sys._getframe(1)
         while frame is not None and frame.f_code.co_filename != self._cell_file:
             frame = frame.f_back
         return None if frame is None else frame.f_lineno

@@ -38,6 +38,28 @@ def test_a_plain_cell_that_reads_a_recorded_tensor_shows_what_to_do(run, cell):
     assert line.endswith("line 3: put %%meta on this cell")
 
 
+OPTIMIZER = """\
+y.sum().backward()
+held = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.1))
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "cell"),
+    [
+        ("held = {'x': y, 'n': 3}", "held['x'].tolist()"),
+        ("held = types.SimpleNamespace(parts=[y])", "held.parts[0].tolist()"),
+        (OPTIMIZER, "held.step()"),
+    ],
+)
+def test_a_plain_cell_that_reads_what_a_variable_holds_shows_what_to_do(
+    run, made, cell
+):
+    (line,) = run(f"%%meta -q\nimport types\n{made}\nNone", cell)
+    assert line.startswith("meta_magic: `held`, which was made under %%meta in In[")
+    assert line.endswith("put %%meta on this cell")
+
+
 def test_a_plain_cell_that_makes_a_tensor_without_values_says_so(run):
     (line,) = run("import math\nv = model(y.mT.new_ones(3, 4))")
     assert line.startswith(
