@@ -74,7 +74,7 @@ UP = {
         "trace.questions",
         "explain.lineage.lineage_records",
     ): "a type alone: of Trace.why()",
-    ("trace.questions", "cost.advice.advice_records"): "a type alone: of Trace.advice",
+    ("trace.questions", "cost.advice.evidence"): "a type alone: of Trace.advice",
     ("trace.graphs", "trace.trace"): "a type alone: it reads what Trace gives it",
     ("trace.modules", "trace.trace"): "a type alone, as well",
     ("trace.world", "trace.trace"): "a type alone, as well",

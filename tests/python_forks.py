@@ -28,7 +28,7 @@ from pathlib import Path
 IMPORTED = (
     *("anywidget", "ipykernel.zmqshell", "pandas", "sympy", "meta_magic.magic.magics"),
     *("meta_magic.magic.extension", "meta_magic.session.recording"),
-    *("meta_magic.check.block_run", "meta_magic.check.notebook_run"),
+    "meta_magic.check.block_run",
     *("torch.distributed.run", "torch.distributed.fsdp"),
     "torch.distributed.tensor.parallel",
 )

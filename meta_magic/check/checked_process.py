@@ -223,7 +223,7 @@ def send(results: IO[bytes], sent: object) -> None:
 def run_subject(request: Request) -> Iterator[BlockResult]:
     """Run a subject; yield its parts as they are done."""
     if request.subject.kind == "notebook":  # imports IPython, which no other needs
-        from meta_magic.check.notebook_run import run_notebook as run  # noqa: PLC0415
+        from meta_magic.check.block_run import run_notebook as run  # noqa: PLC0415
     elif request.subject.kind == "function":
         from meta_magic.check.block_run import run_function as run  # noqa: PLC0415
     else:

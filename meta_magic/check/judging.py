@@ -24,10 +24,9 @@ from meta_magic.check.records import (
 )
 from meta_magic.errors import CheckError, MetaMagicError, WorldError
 from meta_magic.session.raised_calls import PYTHONS, USERS, choose_frames, home_of
-from meta_magic.trace.earlier_cells import name_cell
 from meta_magic.trace.expectations import find_overruns, measure
 from meta_magic.trace.modules import at_any_depth
-from meta_magic.trace.notes import FAILS
+from meta_magic.trace.notes import FAILS, name_cell
 from meta_magic.trace.units import format_bytes
 from meta_magic.trials.sandbox import Refused
 

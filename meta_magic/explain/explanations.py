@@ -34,8 +34,8 @@ from meta_magic.explain.edits.program_text import Edit, apply_edit
 from meta_magic.explain.given_names import describe_module, name_operands, read_assigned
 from meta_magic.explain.lineage.lineage_records import Lineage
 from meta_magic.session.operand_names import read_text
-from meta_magic.trace.earlier_cells import name_cell
 from meta_magic.trace.failed_call import FailedCall, Operand
+from meta_magic.trace.notes import name_cell
 from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_shape

@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 from IPython.core.magics.execution import _format_time
 from IPython.utils.timing import clock2
 
-from meta_magic.trace.earlier_cells import EarlierCell
+from meta_magic.trace.notes import EarlierCell
 
 T = TypeVar("T")
 OF_CELL: Final = re.compile(r"\s*%%time[ \t]*(?=\n)")

@@ -13,7 +13,7 @@ from pathlib import PurePath
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from meta_magic.trace.earlier_cells import name_cell
+from meta_magic.trace.notes import name_cell
 from meta_magic.trace.signature import SourcePosition
 
 if TYPE_CHECKING:

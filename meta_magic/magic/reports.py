@@ -115,7 +115,7 @@ def show_ranks(ranks: "Ranks") -> None:
     if not is_notebook(get_ipython()):
         print(ranks)  # noqa: T201  asked for
         return
-    from meta_magic.view.rank_strips import render_ranks  # noqa: PLC0415
+    from meta_magic.view.html import render_ranks  # noqa: PLC0415
 
     bundle = {"text/plain": str(ranks), "text/html": render_ranks(ranks)}
     display(bundle, raw=True)

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from meta_magic.cost.advice.advice_records import Advice
+from meta_magic.cost.advice.evidence import Advice
 from meta_magic.errors import WorldError
 from meta_magic.ranks.nursery import Work, run_side_by_side
-from meta_magic.ranks.rank_proofs import changed, prove_ranks
+from meta_magic.ranks.rank_advice import changed, prove_ranks
 from meta_magic.session.record import record
 from meta_magic.session.recording import NO_SOURCE, Recording
 from meta_magic.trace.notes import CellSource

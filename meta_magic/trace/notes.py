@@ -1,9 +1,12 @@
-"""What a trace has besides its calls: notes for the user, and the cell's source."""
+"""What a trace has besides its calls: notes, the cell's source, and earlier cells.
+
+Nothing here imports torch: cells are kept before torch is imported.
+"""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 Severity: TypeAlias = Literal["certain", "likely", "asked for"]
 """How sure a note is; likely ones are there where they are asked for."""
@@ -72,3 +75,41 @@ def sort_notes(notes: Iterable[Note]) -> tuple[Note, ...]:
     """Return notes in order of line, those without one last."""
     last = sys.maxsize
     return tuple(sorted(notes, key=lambda n: last if n.line is None else n.line))
+
+
+class EarlierCell(NamedTuple):
+    """A cell that ran before a block.
+
+    Attributes:
+        name: What messages call it: ``In[2]``.
+        typed: The cell as the user typed it, with the lines of its magics.
+        failed_line: The line of its statement that raised; 0 if none did.
+        read: Returns ``typed`` as Python, at the same lines.
+    """
+
+    name: str
+    typed: str
+    seconds: float = 0.0
+    failed_line: int = 0
+    read: Callable[[str], str] = str
+
+
+def find_shell() -> Any:
+    """Return IPython's shell, or None outside of IPython."""
+    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+
+
+def count_cells() -> tuple[int, int]:
+    """Return how many cells have begun in this process, and how many have ended."""
+    shell = find_shell()
+    history = getattr(shell, "history_manager", None)
+    begun = len(getattr(history, "input_hist_parsed", ()))
+    return begun, getattr(shell, "execution_count", 0)
+
+
+def name_cell(file: str) -> str:
+    """Return ``In[2]`` for the file name of a cell; "" for other files."""
+    compiler = getattr(find_shell(), "compile", None)
+    # absent in IPython 7
+    number = getattr(compiler, "_filename_map", {}).get(file)
+    return "" if number is None else f"In[{number}]"

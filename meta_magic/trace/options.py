@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import torch
 
-from meta_magic.trace.earlier_cells import EarlierCell
+from meta_magic.trace.notes import EarlierCell
 from meta_magic.trace.world import Peers, World
 
 LITTLE_NBYTES: Final = 64 * 2**20

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor, nn
 
-    from meta_magic.cost.advice.advice_records import Advice
+    from meta_magic.cost.advice.evidence import Advice
     from meta_magic.explain.across_cells import Condition
     from meta_magic.explain.explanations import Explanation
     from meta_magic.explain.lineage.lineage_records import Lineage

@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 
 import torch
 
-from meta_magic.trace.earlier_cells import name_cell
+from meta_magic.trace.notes import name_cell
 
 CPU: Final = torch.device("cpu")
 META: Final = torch.device("meta")

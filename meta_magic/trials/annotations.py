@@ -26,8 +26,7 @@ from meta_magic.errors import TrialError
 from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.torch_private.modes import function_mode_stack
 from meta_magic.trace.calls import ModuleCall, TensorMetadata
-from meta_magic.trace.earlier_cells import name_cell
-from meta_magic.trace.notes import Note
+from meta_magic.trace.notes import Note, name_cell
 from meta_magic.trace.options import Rerun
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import parse_block

@@ -24,8 +24,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
-from meta_magic.cost.advice.advice_records import Advice, Proof
 from meta_magic.cost.advice.advisors import collect_evidence, find_advice
+from meta_magic.cost.advice.evidence import Advice, Proof
 from meta_magic.cost.advice.world_advice import measure
 from meta_magic.cost.memory_timeline import take_sample
 from meta_magic.errors import TrialError

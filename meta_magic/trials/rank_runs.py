@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from torch import distributed
 
 from meta_magic.errors import WorldError
-from meta_magic.ranks.rank_proofs import changed
+from meta_magic.ranks.rank_advice import changed
 from meta_magic.ranks.recorded_ranks import (
     Ranks,
     enter_main,

@@ -30,7 +30,7 @@ from torch.optim import Optimizer
 
 from meta_magic.errors import TrialError
 from meta_magic.session.operand_names import is_shells
-from meta_magic.trace.earlier_cells import EarlierCell, name_cell
+from meta_magic.trace.notes import EarlierCell, name_cell
 from meta_magic.trace.options import ModuleText, Rerun, keep, list_names, walk_codes
 from meta_magic.trace.program import MODULE_HEADER, MODULE_LINE
 from meta_magic.trace.signature import SourcePosition

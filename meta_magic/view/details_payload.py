@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from meta_magic.cost.storage_lives import read_deaths
 from meta_magic.trace import module_columns, op_columns
-from meta_magic.trace.earlier_cells import name_cell
 from meta_magic.trace.module_columns import Siblings
 from meta_magic.trace.modules import ModuleClass
+from meta_magic.trace.notes import name_cell
 from meta_magic.trace.op_columns import Column, OpColumn, Wire
 from meta_magic.trace.program import find_firsts
 from meta_magic.trace.signature import Argument, Signature, TensorArgument

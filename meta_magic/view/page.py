@@ -69,8 +69,7 @@ def store_sliders(
     sliders = () if trace.rerun is None else trace.rerun.options.sliders
     if not sliders or trace.world is not None:  # it has another script
         return b"", None
-    from meta_magic.view.sliders import Designs  # noqa: PLC0415  few have sliders
-    from meta_magic.view.stored_designs import store_designs  # noqa: PLC0415
+    from meta_magic.view.sliders import Designs, store_designs  # noqa: PLC0415  few have any
 
     designs = Designs()
     return store_designs(trace, packed, designs, seconds), designs
@@ -85,7 +84,7 @@ def render_snapshot(
 ) -> str:
     """Return the report as HTML that works without a kernel or a network.
 
-    ``stored`` is what the sliders show, as of ``view/stored_designs.py``, ``uid`` the
+    ``stored`` is what the sliders show, as of ``view/sliders.py``, ``uid`` the
     ``id`` of the element. ``settings`` has ``depth``, ``parameters``, ``height``. For a
     report below a traceback also ``line``, the only line shown until the report is
     opened, and ``why``, the ``id`` of the explanation above the traceback, or "".

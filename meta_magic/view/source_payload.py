@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from meta_magic.session.raised_calls import USERS, home_of
-from meta_magic.trace.earlier_cells import name_cell
+from meta_magic.trace.notes import name_cell
 from meta_magic.trace.program import Program
 from meta_magic.trials.slices import shorten_path
 

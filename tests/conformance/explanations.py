@@ -30,7 +30,7 @@ import torch
 
 from meta_magic.explain.edited_runs import Ending, read_ending
 from meta_magic.explain.explanations import Explanation, Repair
-from meta_magic.trace.earlier_cells import EarlierCell
+from meta_magic.trace.notes import EarlierCell
 from meta_magic.trace.trace import Trace
 from tests.conformance.apart import run_apart
 from tests.conformance.broken_programs import HEADER, mend, run

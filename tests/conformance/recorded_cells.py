@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from meta_magic.session.recording import Recording
-from meta_magic.trace.earlier_cells import EarlierCell
-from meta_magic.trace.notes import CellSource
+from meta_magic.trace.notes import CellSource, EarlierCell
 from meta_magic.trace.options import Options, list_names, make_rerun
 from meta_magic.trace.trace import Trace
 

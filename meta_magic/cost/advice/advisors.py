@@ -3,13 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from meta_magic.cost.advice.advice_records import Advice
 from meta_magic.cost.advice.costly_activations import (
     find_costly_activations,
     find_kept_graphs,
     find_math_attention,
 )
-from meta_magic.cost.advice.evidence import Evidence
+from meta_magic.cost.advice.evidence import Advice, Evidence
 from meta_magic.cost.advice.parameter_advice import (
     find_lost_initializations,
     find_missing_gradients,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from meta_magic.cost.advice.advice_records import Advice
+from meta_magic.cost.advice.evidence import Advice
 from meta_magic.cost.storage_lives import CATEGORIES
 from meta_magic.trace.program import MODULE_HEADER
 from meta_magic.trace.units import format_bytes, format_flops

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from meta_magic.cost.advice.advice_records import Advice
+from meta_magic.cost.advice.evidence import Advice
 from meta_magic.trace.calls import ModuleCalls
 from meta_magic.trace.modules import walk_tensors
 from meta_magic.trace.units import format_bytes, format_flops

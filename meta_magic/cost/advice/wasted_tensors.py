@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import torch
 
-from meta_magic.cost.advice.advice_records import Advice
+from meta_magic.cost.advice.evidence import Advice
 from meta_magic.cost.storage_lives import CATEGORIES
 from meta_magic.trace.formulas.operands import COPIES
 from meta_magic.trace.signature import span_nbytes

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from meta_magic.cost.advice.advice_records import Advice
+from meta_magic.cost.advice.evidence import Advice
 from meta_magic.cost.advice.parameter_advice import name_by_storage, shorten
 from meta_magic.cost.step_times import USUAL_LINKS, find_links, time_collective
 from meta_magic.trace.modules import walk_tensors

@@ -7,7 +7,7 @@ import { start_saved } from "./saved.js";
 import { add_sliders, write_sizes } from "./sliders.js";
 
 /**
- * Return a JSON value with changes, as `view/stored_designs.py` writes them.
+ * Return a JSON value with changes, as `view/sliders.py` writes them.
  * @param {any} old it is used in the new value @param {any} changes
  */
 function change(old, changes) {

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from meta_magic.check.notebook_run import read_cells
+from meta_magic.check.block_run import read_cells
 from meta_magic.errors import CheckError
 
 PYTHON = {"kernelspec": {"language": "python", "name": "python3"}}

@@ -14,10 +14,9 @@ from torch import nn
 
 from meta_magic import record
 from meta_magic.ranks.recorded_ranks import Ranks
-from meta_magic.view.html import build_bundle, render_html
+from meta_magic.view.html import build_bundle, render_html, render_ranks
 from meta_magic.view.page import write_packed
 from meta_magic.view.payload import build_payload
-from meta_magic.view.rank_strips import render_ranks
 from meta_magic.view.scripts import join_scripts
 from tests.base91 import read_base91
 

@@ -11,9 +11,9 @@ from torch import nn
 from meta_magic import record
 from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.view.payload import pack
-from meta_magic.view.sliders import Designs
-from meta_magic.view.stored_designs import (
+from meta_magic.view.sliders import (
     MAX_TEXT,
+    Designs,
     choose_sizes,
     find_changes,
     store_designs,
@@ -77,7 +77,7 @@ def test_what_is_stored_takes_at_most_50_kb(monkeypatch):
     whole = store_designs(trace, packed, designs, 60)
     most = len(whole) * 16 // 13 - 1
     assert most < MAX_TEXT == 50_000
-    monkeypatch.setattr("meta_magic.view.stored_designs.MAX_TEXT", most)
+    monkeypatch.setattr("meta_magic.view.sliders.MAX_TEXT", most)
     less = store_designs(trace, packed, designs, 60)
     values = [
         json.loads(gzip.decompress(one))["sliders"][0]["values"]

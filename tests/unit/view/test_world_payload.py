@@ -8,8 +8,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 from meta_magic import record
-from meta_magic.view.payload import build_payload
-from meta_magic.view.world_payload import world_payload
+from meta_magic.view.payload import build_payload, world_payload
 
 
 def test_a_trace_without_a_world_sends_nothing_of_it():

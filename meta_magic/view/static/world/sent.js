@@ -1,5 +1,5 @@
 // The collectives of the recorded process. No DOM, so that node can test it.
-// `view/world_payload.py` writes its input.
+// `view/payload.py` writes its input.
 
 import { PHASES, undo_columns, undo_steps } from "../data.js";
 import { format_bytes } from "../dom.js";
@@ -7,7 +7,7 @@ import { format_bytes } from "../dom.js";
 /**
  * @typedef {import("../data.js").TraceView} TraceView
  * @typedef {{size: number, rank: number, per_node: number, ops: number[], calls: number[],
- *   sent: Record<string, any[]>, meshes: Mesh[]}} PackedWorld as `view/world_payload.py` writes it
+ *   sent: Record<string, any[]>, meshes: Mesh[]}} PackedWorld as `view/payload.py` writes it
  * @typedef {{dims: [string, number[]][], rows: [string, number, number, number][]}} Mesh
  *   `dims`: name of each dimension, and the ranks that this process has there; `rows`: how tensors lie
  *   on it, how many, bytes on this rank and in all
