@@ -11,12 +11,11 @@ that merges two dimensions makes one of both; a view that splits one cuts an ato
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from math import prod
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from meta_magic.cost.wrong.read_calls import Atom, Axis, Mixed, Shape
 from meta_magic.cost.wrong.read_calls import Axes as Given
 from meta_magic.trace.formulas.operands import short_name
-from meta_magic.trace.once import once_for_each
 
 if TYPE_CHECKING:
     from meta_magic.trace.signature import Signature
@@ -51,7 +50,6 @@ class Axes:
         self.constant: set[Atom] = set()
         self._shapes: dict[int, Shape] = {}
         self._signatures = signatures
-        self._plans: dict[int, Planned] = {}
         self._numbers = count()
 
     def make(self, size: int) -> Axis:
@@ -62,102 +60,21 @@ class Axes:
         self, row: int, number: int, inputs: Sequence[int], outputs: Sequence[int]
     ) -> None:
         """Take a call of a signature: its results get their dimensions."""
-        known = self._plans.get(number)
-        if known is None:
-            known = self._plans[number] = find_plan(self._signatures[number])
-        signature, (inputs_shapes, shapes, plan) = self._signatures[number], known
-        of, seen = self.of, self._shapes
-        for tensor, shape in zip(inputs, inputs_shapes, strict=True):
-            if seen.get(tensor) != shape:
-                of[tensor], seen[tensor] = tuple(map(self.make, shape)), shape
+        signature, of, seen = self._signatures[number], self.of, self._shapes
+        for tensor, geometry in zip(inputs, signature.inputs, strict=True):
+            if seen.get(tensor) != geometry.shape:
+                of[tensor] = tuple(map(self.make, geometry.shape))
+                seen[tensor] = geometry.shape
         given = self.read[row] = tuple([of[tensor] for tensor in inputs])
-        found: Sequence[Sequence[Axis]]
-        if plan is None:
-            found, mixed = follow(self, signature, given)
-            if mixed:
-                self.mixed[row] = mixed
-        else:
-            found = [
-                self._copy(part, given)
-                if isinstance(part, int)
-                else self._fill(part, given)
-                for part in plan
-            ]
-            if not inputs and short_name(signature.op) in {"zeros", "ones", "full"}:
-                self.constant.update(atom for axis in found[0] for atom in axis)
-        for tensor, shape, axes in zip(outputs, shapes, found, strict=True):
-            of[tensor], seen[tensor] = tuple(axes), shape
-
-    def _copy(self, operand: int, given: Given) -> Sequence[Axis]:
-        """Return the dimensions of an operand; of another one where it is constant."""
-        found = given[operand]
-        for other in given[1:] if self.constant else ():
-            if len(other) == len(found):
-                pairs = zip(found, other, strict=True)
-                found = tuple(
-                    [
-                        b if self.constant & {*a} and size_of(a) == size_of(b) else a
-                        for a, b in pairs
-                    ]
-                )
-        return found
-
-    def _fill(self, part: "Dimensions", given: Given) -> list[Axis]:
-        return [
-            self.make(one) if isinstance(one, int) else given[one[0]][one[1]]
-            for one in part
-        ]
-
-
-Dimensions: TypeAlias = Sequence[int | tuple[int, int]]
-"""The dimensions of a result: each is an operand and its dimension, or a new size."""
-
-Plan: TypeAlias = Sequence[int | Dimensions]
-"""How results get their dimensions: from a whole operand, or one by one."""
-
-
-class Planned(NamedTuple):
-    """The shapes of a call's tensors, and how its results get dimensions."""
-
-    inputs: list[Shape]
-    outputs: list[Shape]
-    plan: Plan | None
-
-
-@once_for_each
-def find_plan(signature: "Signature") -> Planned:
-    """Return the plan of a signature."""
-    inputs, outputs = signature.inputs, signature.outputs
-    return Planned(
-        [one.shape for one in inputs],
-        [one.shape for one in outputs],
-        make_plan(signature),
-    )
-
-
-def make_plan(signature: "Signature") -> Plan | None:
-    """Return how the results of a signature get their dimensions.
-
-    The step runs once, on dimensions that all differ. A view has no plan, as its result
-    depends on the atoms; nor has a step that writes into ``Axes``.
-    """
-    if short_name(signature.op) in UNPLANNED:
-        return None
-    axes = Axes()
-    given = tuple(tuple(map(axes.make, one.shape)) for one in signature.inputs)
-    found_at = {
-        axis: (operand, dim)
-        for operand, dims in enumerate(given)
-        for dim, axis in enumerate(dims)
-        if axis
-    }
-    found, _ = follow(axes, signature, given)
-    return [
-        given.index(one)
-        if one in given
-        else [found_at.get(axis, size_of(axis)) for axis in one]
-        for one in map(tuple, found)
-    ]
+        found, mixed = follow(self, signature, given)
+        if mixed:
+            self.mixed[row] = mixed
+        if not inputs and short_name(signature.op) in {"zeros", "ones", "full"}:
+            self.constant.update(atom for axis in found[0] for atom in axis)
+        for tensor, geometry, axes in zip(
+            outputs, signature.outputs, found, strict=True
+        ):
+            of[tensor], seen[tensor] = tuple(axes), geometry.shape
 
 
 def follow(
@@ -185,14 +102,19 @@ def fit(axes: Axes, made: Iterable[Axis], shape: Shape) -> Iterator[Axis]:
 def merge(axes: Axes, given: Given, shape: Shape) -> list[Axis]:
     """Return the dimensions of a result that is computed element by element.
 
-    Each is of the operand that has it; parameters, with fewer dimensions, come last.
+    Each is of the operand that has it; parameters, with fewer dimensions, come last,
+    and constants after them.
     """
+    constant = axes.constant
     ranked = sorted(given, key=len, reverse=True)
     found: list[Axis] = []
     for at in range(-len(shape), 0):
         here = [dims[at] for dims in ranked if len(dims) >= -at]
         fits = all(size_of(axis) in {1, shape[at]} for axis in here)
         axis = next((a for a in here if a), ()) if fits else ()
+        if constant and not constant.isdisjoint(axis):
+            others = (a for a in here if a and constant.isdisjoint(a))
+            axis = next(others, axis)
         found.append(axis if size_of(axis) == shape[at] else axes.make(shape[at]))
     return found
 
@@ -333,13 +255,6 @@ NAMED: Final[Sequence[tuple[str, FollowAxes]]] = (
 )
 STEPS: Final = {name: step for names, step in NAMED for name in names.split()}
 """How dimensions are followed through operators, by their names."""
-
-UNPLANNED: Final = frozenset(
-    name
-    for name, step in STEPS.items()
-    if step in {follow_view, follow_cat, follow_stack, follow_convolution}
-)
-"""Operators whose step depends on the atoms, or notes them."""
 
 
 def regroup(
