@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from meta_magic.trace.once import once_for_each
 from meta_magic.trace.program import GOES_ON, HEADER, MODULE_HEADER, TIED, Program
 from meta_magic.trace.signature import Geometry, Phase, Signature, span_nbytes
 
@@ -147,9 +146,12 @@ class SlotTable:
         for signature in signatures:
             first.append(len(nbytes))
             written += [len(nbytes) + index for index in signature.writes]
-            sizes, devices = describe_slots(signature)
-            nbytes += sizes
-            names += devices
+            slots = (*signature.inputs, *signature.outputs)
+            nbytes += map(hold_nbytes, slots)
+            names += map(name_location, slots)
+            kept = KEPT[signature.op](signature) if signature.op in KEPT else []
+            start = first[-1] + len(signature.inputs)
+            nbytes[start : start + len(kept)] = kept
             is_made += [False] * len(signature.inputs)
             is_made += [True] * len(signature.outputs)
         numbers = [self.locations.setdefault(n, len(self.locations)) for n in names]
@@ -159,18 +161,6 @@ class SlotTable:
         self.is_made = np.asarray(is_made, np.bool_)
         self.is_written = np.zeros_like(self.is_made)
         self.is_written[written] = True
-
-
-@once_for_each
-def describe_slots(signature: Signature) -> tuple[list[int], list[str | None]]:
-    """Return bytes and location of each slot of a signature."""
-    slots = (*signature.inputs, *signature.outputs)
-    nbytes = [*map(hold_nbytes, slots)]
-    if signature.op in KEPT:
-        kept = KEPT[signature.op](signature)
-        start = len(signature.inputs)
-        nbytes[start : start + len(kept)] = kept
-    return nbytes, [*map(name_location, slots)]
 
 
 def name_location(geometry: Geometry) -> str | None:

@@ -1,30 +1,23 @@
 """Run a failed block with edits of its text, in children.
 
-Most edits do not mend a block. So a child tries many, one after the other, and records
-only those with which the block comes further, from the variables as they were before
-it. Of a ``with record()`` only the body is edited: the rest of the file has run, and
-its results stay. Read :class:`Workers` first.
+Most edits do not mend a block. So a child tries many, one after the other, from the
+variables as they were before it. Of a ``with record()`` only the body is edited: the
+rest of the file has run, and its results stay. Read :class:`Workers` first.
 """
 
 import ast
 import linecache
-import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from math import inf, nan
+from math import nan
 from time import process_time
-from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
-import torch
-
 from meta_magic.children import NO_ANSWER, Child, Inbox, ask_children, can_fork
-from meta_magic.errors import MissingValueError, TrialError
+from meta_magic.errors import TrialError
 from meta_magic.explain.edits.program_text import Edit, SourceText, apply_edit
-from meta_magic.session.failed_calls import find_frames
-from meta_magic.session.recording import Recording
 from meta_magic.torch_private.replacing import leave_dynamo_out
 from meta_magic.trace.modules import count_elements
 from meta_magic.trace.options import Options, Rerun
@@ -37,7 +30,7 @@ from meta_magic.trials.blocks import (
     split_modules,
 )
 from meta_magic.trials.sandbox import enter_sandbox
-from meta_magic.trials.trial import record_block, try_block
+from meta_magic.trials.trial import record_block
 
 SECONDS: Final = 6.0
 """Processor time of a child that runs many edits, besides twice that of the block."""
@@ -56,10 +49,6 @@ PATIENCE: Final = 6.0
 
 SECONDS_OF_MANY: Final = 0.25
 """Processor time after which a child that tries many edits begins no other."""
-
-MAX_PLAIN: Final = 2**11
-"""The most calls of a block that is tried under plain torch, which is slower than a
-recording where most calls are cache hits."""
 
 NO_END: Final = "it crashed, or did not end"
 
@@ -94,7 +83,6 @@ class EditableBlock:
         lines: Lines that may be edited: the user typed them, and they run again.
         frames: The lines of its file on the way to the failed call, outermost first.
         failed_line: The last of them, if torch was called there.
-        n_calls: How many calls were recorded before the failed one.
     """
 
     rerun: Rerun
@@ -105,7 +93,6 @@ class EditableBlock:
     seconds: float
     frames: tuple[SourcePosition, ...] = ()
     failed_line: int | None = None
-    n_calls: int = 0
 
     @cached_property
     def program(self) -> SourceText:
@@ -157,7 +144,6 @@ def find_block(trace: Trace) -> EditableBlock | None:
         seconds=trace.seconds,
         frames=frames,
         failed_line=failed_line,
-        n_calls=len(trace.ops),
     )
 
 
@@ -234,10 +220,9 @@ def _work(
     inbox = yield first()
     leave_dynamo_out()  # code that the failed block did not reach may import dynamo
     refused = enter_sandbox()
-    is_plain = block is not None and _fails_plainly(block, refused)
     while block is not None:
         edits: Sequence[Edit] = inbox.read()
-        inbox = yield _run_in_turn(block, edits, refused, is_plain=is_plain)
+        inbox = yield _run_in_turn(block, edits, refused)
 
 
 def run_alone(
@@ -270,92 +255,26 @@ class Screened(NamedTuple):
 
 
 def _run_in_turn(
-    block: EditableBlock, edits: Sequence[Edit], refused: list[str], *, is_plain: bool
+    block: EditableBlock, edits: Sequence[Edit], refused: list[str]
 ) -> Screened:
     """Run a block with one edit after the other; runs in a child.
 
-    Most edits fail where the block failed, and need no recording of their own. The
-    child stops when its time is over, or after some different outcomes.
+    The child stops when its time is over, or after some different outcomes.
     """
     start = process_time()
-    end = start + SECONDS_OF_MANY
     ended: dict[Edit, Ended] = {}
-    found, rest, most = list[Ended](), [*edits], inf
+    found, rest = list[Ended](), [*edits]
     while rest and len({*found}) < MAX_OF_CHILD and len(found) < MAX_ALIKE:
-        if ended and process_time() > end:
+        if ended and process_time() > start + SECONDS_OF_MANY:
             break
-        failing = _run_failing(block, rest, refused, end, is_plain=is_plain)
-        ended |= failing
-        rest = rest[len(failing) :]
-        for edit in rest[:1]:
-            ended[edit] = _run_edit(block, edit, refused, is_probe=True)
-            if is_whole(ended[edit]):
-                found.append(ended[edit])
-                most = min(most, edit.cost + MAX_WORSE)
-        rest = [edit for edit in rest[1:] if edit.cost <= most]
+        edit, *rest = rest
+        ended[edit] = _run_edit(block, edit, refused, is_probe=True)
+        if is_whole(ended[edit]):
+            found.append(ended[edit])
+            rest = [one for one in rest if one.cost <= edit.cost + MAX_WORSE]
     has_passed = any(isinstance(one, Ending) for one in ended.values())
-    again = partial(_run_failing, block, [NO_EDIT], refused, is_plain=is_plain)
-    return Screened(ended, not has_passed or again() == ALIKE, process_time() - start)
-
-
-def _run_failing(
-    block: EditableBlock,
-    edits: Sequence[Edit],
-    refused: list[str],
-    end: float = inf,
-    *,
-    is_plain: bool,
-) -> dict[Edit, Ended]:
-    """Run a block with one edit after another until it passes the failed call.
-
-    All runs are under one recording, or under none if plain torch refuses the block
-    alike, which takes a third of the time. No edit is begun after the time ``end``.
-    Return what stopped the block with each edit that did not pass the call.
-    """
-    rerun, ended = block.rerun, dict[Edit, Ended]()
-    recording = Recording(rerun.file, options=rerun.options, is_probe=True)
-
-    def run() -> None:
-        for edit in edits:
-            refused.clear()
-            parsed = block.parse(edit)
-            error = SyntaxError() if parsed is None else try_block(rerun, *parsed)
-            frames = () if error is None else find_frames(error)
-            # A value that is missing may be that of a parameter.
-            is_further = error is None or isinstance(error, UNKNOWN)
-            is_further |= is_plain and REAL.search(str(error)) is not None
-            if (is_further or _is_later(block, edit, frames)) and not refused:
-                return
-            ended[edit] = f"it {refused[0]}" if refused else ""
-            if process_time() > end or recording.n_operators > MAX_OPERATORS:
-                return
-
-    if is_plain:
-        with torch.device("meta"):
-            run()
-    else:
-        recording.guard.run(run)
-    return ended
-
-
-def _fails_plainly(block: EditableBlock, refused: list[str]) -> bool:
-    """Whether plain torch refuses a block on meta, and where the recording does.
-
-    What names a device or has real data would compute on the CPU; it is not tried.
-    """
-    held = (one.kept for one in block.rerun.before.values() if not one.is_plain)
-    kinds = (ModuleType, FunctionType, BuiltinFunctionType, type, type(None))
-    is_real = not all(isinstance(one and one(), kinds) for one in held)
-    is_other = is_real or block.n_calls > MAX_PLAIN or REAL.search(block.text)
-    parsed = None if is_other else block.parse(NO_EDIT)
-    if parsed is None:
-        return False
-    with torch.device("meta"):
-        error = try_block(block.rerun, *parsed)
-    if error is None or refused or REAL.search(str(error)):
-        return False
-    frames = [at for at in find_frames(error) if at.file == block.rerun.file]
-    return tuple(frames) == block.frames
+    again = partial(_run_edit, block, NO_EDIT, refused, is_probe=True)
+    return Screened(ended, not has_passed or again() == "", process_time() - start)
 
 
 def _run_edit(
@@ -426,23 +345,10 @@ def read_ending(trace: Trace) -> Ending:
     return Ending(n_parameters, tuple(last[0].shape) if last else None)
 
 
-REAL: Final = re.compile(r"device|cuda|cpu|numpy|\bmeta\b", re.IGNORECASE)
-"""Part of code that makes real tensors, and of errors of real ones beside meta ones."""
-
-UNKNOWN: Final = (MissingValueError, NotImplementedError)
-"""Errors that do not say whether a recording comes further."""
-
 UNBOUND: Final = ("NameError", "UnboundLocalError")
 """Errors after an edit that binds a name no longer."""
 
-MAX_OPERATORS: Final = 5_000
-"""A recording of several runs ends after so many operators."""
-
 NO_EDIT: Final = Edit(stretches=(), cost=0.0)
-
-ALIKE: Final = {NO_EDIT: ""}
-"""The answer of ``_run_failing`` if the block without an edit still fails where it did:
-then no trial before it in this process has changed anything."""
 
 MAX_ERROR: Final = 100
 

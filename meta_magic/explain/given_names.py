@@ -29,7 +29,7 @@ from meta_magic.explain.edits.program_text import (
     span_of,
 )
 from meta_magic.session.operand_names import NUMBER, read_text
-from meta_magic.trace.calls import OpCall
+from meta_magic.trace.calls import ModuleCall, OpCall
 from meta_magic.trace.failed_call import UNNAMED, FailedCall
 from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
@@ -41,20 +41,18 @@ MAX_BACK: Final = 1000
 """How many calls back the maker of an operand is looked for."""
 
 
-def _find_module(trace: Trace) -> str:
-    """Return the path of the module in which the failed call was made, in its root."""
+def _find_call(trace: Trace) -> ModuleCall | None:
+    """Return the call of a module in which the failed call was made, if any."""
     call = trace.ops[-1] if len(trace.ops) else None
-    if call is None or not call.raised or call.module_call is None:
-        return ""
-    return trace.module_calls[call.module_call].module or ""
+    number = call.module_call if call is not None and call.raised else None
+    return None if number is None else trace.module_calls[number]
 
 
 def describe_module(trace: Trace) -> str:
     """Return class and name of the module in which the failed call was made."""
-    call = trace.ops[-1] if len(trace.ops) else None
-    if call is None or not call.raised or call.module_call is None:
+    within = _find_call(trace)
+    if within is None:
         return ""
-    within = trace.module_calls[call.module_call]
     root = None if within.root is None else trace.modules[within.root]
     name = ".".join(part for part in (root.name if root else "", within.module) if part)
     return f"{within.class_name} `{name}`" if name else within.class_name
@@ -67,7 +65,8 @@ def name_operands(trace: Trace, failed: FailedCall) -> FailedCall:
     """
     at = failed.frames[-1] if failed.frames else None
     is_alone = failed.function is Tensor.__bool__
-    running = f"{_find_module(trace)}."
+    within = _find_call(trace)
+    running = f"{within.module or ''}." if within else "."
     operands = []
     for operand in failed.operands:
         made = find_maker(trace, operand.tensor)

@@ -22,7 +22,7 @@ from types import (
     ModuleType,
     NoneType,
 )
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, UntypedStorage, nn
@@ -56,7 +56,6 @@ from meta_magic.torch_private.tensor_internals import (
     is_wrapper,
     list_parts,
 )
-from meta_magic.trace.once import once_for_each
 from meta_magic.trace.signature import CPU, Geometry
 
 MAX_SEARCHED: Final = 100_000  # objects
@@ -248,6 +247,32 @@ def walk(
 
 Items: TypeAlias = Iterable[tuple[str, object]]
 """Values that an object holds, each with the code after its name: ``.x``."""
+
+
+MAX_KNOWN: Final = 10_000
+"""Of how many objects a function keeps what it returned."""
+
+Given = TypeVar("Given")
+Result = TypeVar("Result")
+
+
+def once_for_each(make: Callable[[Given], Result]) -> Callable[[Given], Result]:
+    """Return a function that is computed once for each object that it is given.
+
+    An object is known by its identity, and may be deleted: ``functools.lru_cache``
+    would keep a class of the user alive, and by its methods the tensors that they use.
+    """
+    known: dict[int, tuple[weakref.ref[Given], Result]] = {}
+
+    def find(given: Given) -> Result:
+        found = known.get(id(given))
+        if found is None or found[0]() is not given:
+            if len(known) >= MAX_KNOWN:
+                known.clear()
+            found = known[id(given)] = weakref.ref(given), make(given)
+        return found[1]
+
+    return find
 
 
 @once_for_each

@@ -114,8 +114,8 @@ class Calls(NamedTuple):
         parts, others = self.list_parts(), usual.list_parts()
         if len(others) > 1:
             own, wanted = ([one.lines[0] for one in some] for some in (parts, others))
-        n_front = _count_equal(wanted, own)
-        n_back = _count_equal(wanted[n_front:][::-1], own[n_front:][::-1])
+        n_front = count_equal(wanted, own)
+        n_back = count_equal(wanted[n_front:][::-1], own[n_front:][::-1])
         left = range(n_front, len(wanted) - n_back)
         if len(others) < 2:  # noqa: PLR2004  one line
             shapes = [self.kinds[n][1] for n in self.signatures]
@@ -140,7 +140,7 @@ class Calls(NamedTuple):
         return [self.cut(part[0], part[-1] + 1) for part in parts]
 
 
-def _count_equal(some: Sequence[object], others: Sequence[object]) -> int:
+def count_equal(some: Sequence[object], others: Sequence[object]) -> int:
     """Return how many items two sequences share at their beginning."""
     pairs = zip(some, others, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

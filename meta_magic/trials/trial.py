@@ -30,7 +30,6 @@ from meta_magic.children import (
 from meta_magic.errors import TrialError, hint_at
 from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.session.recording import Recording
-from meta_magic.torch_private.snapshot import Snapshot
 from meta_magic.trace.notes import CellSource
 from meta_magic.trace.options import Rerun
 from meta_magic.trace.trace import Trace
@@ -418,20 +417,6 @@ def record_block(
     trace = recording.finish(error, variables, CellSource(file=rerun.file))
     del value  # a cell's last value lives until then
     return trace
-
-
-def try_block(
-    rerun: Rerun, block: ast.Module, variables: dict[str, Any]
-) -> BaseException | None:
-    """Run a block within a recording that goes on; return its error."""
-    state = Snapshot()
-    try:
-        _run_in_modes(rerun, block, variables, nullcontext)
-    except (Exception, Refused, SystemExit, KeyboardInterrupt) as raised:  # noqa: BLE001  the block's
-        return raised
-    finally:
-        state.restore()
-    return None
 
 
 def _run_in_modes(

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import chain, takewhile, zip_longest
+from itertools import chain, zip_longest
 from operator import eq
 from threading import Lock
 from time import monotonic
@@ -50,6 +50,7 @@ from meta_magic.trials.blocks import (
     name_spot,
     parse_block,
 )
+from meta_magic.trials.dims import count_equal
 from meta_magic.trials.fit import Recordings
 from meta_magic.trials.sandbox import PRINTED, has_plotted
 from meta_magic.trials.slices import Slice, restore_lines
@@ -501,8 +502,3 @@ def find_changes(old: Json, new: Json) -> Json:
     first = count_equal(old, new)
     last = count_equal(old[first:][::-1], new[first:][::-1])
     return [first, last, new[first : len(new) - last]]
-
-
-def count_equal(old: Sequence[Json], new: Sequence[Json]) -> int:
-    """Return how many items are the same at the beginning of two lists."""
-    return sum(takewhile(bool, map(eq, old, new)))

@@ -5,7 +5,7 @@ by how much the peak would be lower without them.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import PurePath
@@ -15,7 +15,7 @@ import numpy as np
 
 from meta_magic.cost.memory_timeline import find_fullest_device
 from meta_magic.cost.program_columns import PHASES, Columns, Flags, Integers
-from meta_magic.cost.storage_lives import CATEGORIES, Category
+from meta_magic.cost.storage_lives import CATEGORIES, Category, add_up
 from meta_magic.trace.formulas.call_costs import count_flops
 from meta_magic.trace.signature import Phase, Signature
 from meta_magic.trace.units import format_bytes
@@ -186,7 +186,7 @@ class Evidence:
     @cached_property
     def peak_nbytes(self) -> int:
         """Most bytes that are alive there."""
-        return self._peak(self.lives.start, self.lives.stop, self.lives.nbytes)
+        return self._find_peak(self.lives)
 
     def save_without(self, storages: Iterable[int]) -> int:
         """Return the bytes by which the peak would be lower without some storages."""
@@ -207,7 +207,8 @@ class Evidence:
         stops = lives.stop
         if stop is not None:
             stops = np.maximum(np.minimum(stops, stop[lives.storage]), lives.start)
-        return self.peak_nbytes - self._peak(lives.start, stops, nbytes)
+        smaller = replace(lives, nbytes=nbytes, stop=stops)
+        return self.peak_nbytes - self._find_peak(smaller)
 
     def save_between(self, storages: Integers, start: Integers, stop: Integers) -> int:
         """Return the bytes by which the peak would be lower if storages were freed.
@@ -215,28 +216,22 @@ class Evidence:
         Each is freed after its call ``start``, and alive again after its call ``stop``.
         """
         lives, gone = self.lives, self.nbytes[storages]
-        starts = np.concatenate((lives.start, start))
-        stops = np.concatenate((lives.stop, stop))
-        nbytes = np.concatenate((lives.nbytes, -gone))
-        of = np.concatenate((lives.storage, storages))
-        return self.peak_nbytes - self._peak(starts, stops, nbytes, of)
+        with_gaps = replace(
+            lives,
+            storage=np.concatenate((lives.storage, storages)),
+            nbytes=np.concatenate((lives.nbytes, -gone)),
+            start=np.concatenate((lives.start, start)),
+            stop=np.concatenate((lives.stop, stop)),
+        )
+        return self.peak_nbytes - self._find_peak(with_gaps)
 
-    def _peak(
-        self,
-        start: Integers,
-        stop: Integers,
-        nbytes: Integers,
-        storages: Integers | None = None,
-    ) -> int:
+    def _find_peak(self, lives: "Lives") -> int:
         """Return the most bytes of stretches on ``device``."""
         if self.device not in self.memory.devices:
             return 0
-        of = self.lives.storage if storages is None else storages
-        here = self.memory.device[of] == self.memory.devices.index(self.device)
-        change = np.zeros(self.columns.n_calls + 1, np.int64)
-        np.add.at(change, start[here], nbytes[here])
-        np.subtract.at(change, stop[here], nbytes[here])
-        return int(np.cumsum(change)[:-1].max(initial=0))
+        number = self.memory.devices.index(self.device)
+        is_here = self.memory.device[lives.storage] == number
+        return int(add_up(lives, self.columns.n_calls, is_here).max(initial=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
