@@ -49,7 +49,7 @@ class Axes:
         self.stacked: set[Atom] = set()
         self.constant: set[Atom] = set()
         self._shapes: dict[int, Shape] = {}
-        self._signatures = signatures
+        self._signatures = [(short_name(one.op), one) for one in signatures]
         self._numbers = count()
 
     def make(self, size: int) -> Axis:
@@ -60,16 +60,17 @@ class Axes:
         self, row: int, number: int, inputs: Sequence[int], outputs: Sequence[int]
     ) -> None:
         """Take a call of a signature: its results get their dimensions."""
-        signature, of, seen = self._signatures[number], self.of, self._shapes
+        name, signature = self._signatures[number]
+        of, seen = self.of, self._shapes
         for tensor, geometry in zip(inputs, signature.inputs, strict=True):
             if seen.get(tensor) != geometry.shape:
                 of[tensor] = tuple(map(self.make, geometry.shape))
                 seen[tensor] = geometry.shape
         given = self.read[row] = tuple([of[tensor] for tensor in inputs])
-        found, mixed = follow(self, signature, given)
+        found, mixed = follow(self, name, signature, given)
         if mixed:
             self.mixed[row] = mixed
-        if not inputs and short_name(signature.op) in {"zeros", "ones", "full"}:
+        if not inputs and name in {"zeros", "ones", "full"}:
             self.constant.update(atom for axis in found[0] for atom in axis)
         for tensor, geometry, axes in zip(
             outputs, signature.outputs, found, strict=True
@@ -78,11 +79,11 @@ class Axes:
 
 
 def follow(
-    axes: Axes, signature: "Signature", given: Given
+    axes: Axes, name: str, signature: "Signature", given: Given
 ) -> tuple[list[Sequence[Axis]], tuple[Mixed, ...]]:
     """Return the dimensions of each result, and what a view deals out anew."""
     shapes = [one.shape for one in signature.outputs]
-    step = STEPS.get(short_name(signature.op)) if given and shapes else None
+    step = STEPS.get(name) if given and shapes else None
     mixed: tuple[Mixed, ...] = ()
     if step is follow_view:
         axis, mixed = regroup(axes, given[0], shapes[0])
@@ -105,6 +106,8 @@ def merge(axes: Axes, given: Given, shape: Shape) -> list[Axis]:
     Each is of the operand that has it; parameters, with fewer dimensions, come last,
     and constants after them.
     """
+    if len(given) == 1 and len(given[0]) == len(shape):
+        return [*fit(axes, given[0], shape)]
     constant = axes.constant
     ranked = sorted(given, key=len, reverse=True)
     found: list[Axis] = []
