@@ -100,7 +100,8 @@ class Evaluator:
                 done = self._make(recorded, outdated, request, budget)
         except (ReplayError, ValueLimitError):
             return None
-        return None if done.replay is None else done.replay.state_at(source)
+        replay = done.replay
+        return None if replay is None else replay.parts[-1].streams.state_at(source)
 
     def keep_contents(self, program: Program) -> None:
         """Keep the contents for later recordings, at the end of this one."""

@@ -66,8 +66,14 @@ class ProgramReplay(CallRunner):
         given = self.plan.given - recorded.constants.keys()
         self.imports = [i for i in program.imports if i.storage in given]
         draws = [step.draw for step in self.plan.steps if step.draw is not None]
-        streams = Streams(program.randomness, draws, self.plan.sources, device)
-        streams.use_kept(recorded.kept, keeps=request.keeps)
+        streams = Streams(
+            program.randomness,
+            draws,
+            self.plan.sources,
+            device,
+            recorded.kept,
+            keeps=request.keeps,
+        )
         super().__init__(recorded, device, streams)
         self.tracker: RawTracker | None = None
         self.on_step: Callable[[Step], None] = lambda _: None
@@ -423,10 +429,6 @@ class Execution:
         for part in self.parts:
             own, number = made if part is self._last else {}, id(part)
             part.keep(own, self._results[number], self._raw[number])
-
-    def state_at(self, source: int) -> Tensor | None:
-        """Return the state of a CPU generator at a requested source."""
-        return self._last.streams.state_at(source)
 
     def _give_to_importers(self, part: ProgramReplay) -> Finished:
         """Return a function that gives finished storages to the later parts."""

@@ -539,8 +539,7 @@ class ForwardReplay:
         if index not in self._draws:
             randomness = self._columns.randomness()
             if self.streams is None:
-                self.streams = Streams(randomness, (), (), CPU)
-                self.streams.use_kept(self.kept, keeps=False)
+                self.streams = Streams(randomness, (), (), CPU, self.kept)
             self.streams.update(randomness)
             drawn = read_draws(randomness, self._n_draws)
             self._draws = {draw.call: draw for draw in drawn if draw.call >= index}

@@ -4,7 +4,8 @@ Read :class:`ProgramCalls` first: it grows with the recording.
 """
 
 from array import array
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -16,7 +17,6 @@ from meta_magic.replaying.special_operators import AssumedOperator, make_operato
 from meta_magic.replaying.storage_index import (
     NOTHING,
     SHARING,
-    Readers,
     RowColumns,
     SparseMemory,
     StorageWriters,
@@ -110,6 +110,31 @@ class Call(NamedTuple):
         """Whether overwriting an argument overwrites its whole storage."""
         is_only = self.inputs.count(self.inputs[index]) == 1
         return is_only and self.usage.fills(index, nbytes)
+
+
+class Readers:
+    """The calls that have each storage as an argument, up to the last ``update``."""
+
+    def __init__(self, recorded: "ProgramCalls") -> None:
+        self._recorded = recorded
+        self._n_read = 0
+        self._calls: dict[int, array[int]] = {}
+
+    @uninterrupted
+    def update(self) -> None:
+        """Read the calls that were recorded since."""
+        for index in range(self._n_read, len(self._recorded)):
+            signature, storages = self._recorded.tensors(index)
+            for storage in storages[: len(signature.inputs)]:
+                if storage not in self._calls:
+                    self._calls[storage] = array("I")
+                self._calls[storage].append(index)
+            self._n_read = index + 1
+
+    def between(self, storage: int, first: int, last: int) -> Sequence[int]:
+        """Return the calls from ``first`` to ``last``, inclusive, reading a storage."""
+        calls = self._calls.get(storage, ())
+        return calls[bisect_left(calls, first) : bisect_left(calls, last + 1)]
 
 
 class ProgramCalls:

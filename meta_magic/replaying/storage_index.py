@@ -11,12 +11,11 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import chain
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.torch_private.tensor_internals import CONSTRUCTORS, POSITIONS
 from meta_magic.trace.program import HEADER, Program
 from meta_magic.trace.signature import Signature, span_nbytes
@@ -119,40 +118,6 @@ class StorageWriters:
             return calls[position - 1]
         birth = self._births[storage]
         return birth if birth < before else NOTHING
-
-
-class Calls(Protocol):
-    """The calls of a program that may still grow."""
-
-    def __len__(self) -> int: ...
-
-    def tensors(self, index: int) -> tuple[Signature, Sequence[int]]:
-        """Return the signature of a call and the storages of all its tensors."""
-
-
-class Readers:
-    """The calls that have each storage as an argument, up to the last ``update``."""
-
-    def __init__(self, recorded: Calls) -> None:
-        self._recorded = recorded
-        self._n_read = 0
-        self._calls: dict[int, array[int]] = {}
-
-    @uninterrupted
-    def update(self) -> None:
-        """Read the calls that were recorded since."""
-        for index in range(self._n_read, len(self._recorded)):
-            signature, storages = self._recorded.tensors(index)
-            for storage in storages[: len(signature.inputs)]:
-                if storage not in self._calls:
-                    self._calls[storage] = array("I")
-                self._calls[storage].append(index)
-            self._n_read = index + 1
-
-    def between(self, storage: int, first: int, last: int) -> Sequence[int]:
-        """Return the calls from ``first`` to ``last``, inclusive, reading a storage."""
-        calls = self._calls.get(storage, ())
-        return calls[bisect_left(calls, first) : bisect_left(calls, last + 1)]
 
 
 SHARING: Final = CONSTRUCTORS | POSITIONS

@@ -33,6 +33,10 @@ class Streams:
 
     Attributes:
         given: By state, that of a generator at the end of an earlier recording.
+
+    Args:
+        kept: Has the states that earlier replays kept.
+        keeps: Whether the state after each draw is kept for later ones.
     """
 
     def __init__(
@@ -41,6 +45,9 @@ class Streams:
         draws: Sequence[Draw],
         sources: Collection[int],
         device: torch.device,
+        kept: Kept | None = None,
+        *,
+        keeps: bool = False,
     ) -> None:
         self._randomness = randomness
         self._known = dict(randomness.known)
@@ -50,8 +57,7 @@ class Streams:
         self._skipped: dict[int, tuple[Generator, int]] = {}
         self._saved: dict[int, dict[str, Tensor]] = {}
         self.given: dict[int, StateOn] = {}
-        self._kept: Kept | None = None
-        self._keeps = False
+        self._kept, self._keeps = kept, keeps
         self._returned_to = find_returns(draws) | {*sources}
 
     def update(self, randomness: Randomness) -> None:
@@ -132,10 +138,6 @@ class Streams:
                 for (number, device), generator in self._generators.items()
                 if number == draw.generator
             }
-
-    def use_kept(self, kept: Kept | None, *, keeps: bool) -> None:
-        """Use the states that earlier replays kept."""
-        self._kept, self._keeps = kept, keeps
 
     def saved_states(self) -> Iterator[tuple[int, Tensor]]:
         """Yield each draw with the saved state after it, for CPU generators."""

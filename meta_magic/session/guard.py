@@ -180,16 +180,14 @@ class ThreadWatch(Replacements):
 
     def __enter__(self) -> None:
         # Not threading.setprofile: recordings of two threads end in any order.
-        self.wrap(PROFILE_OF_THREADS, self._make_profile)
+        owner, name = PROFILE_OF_THREADS
+        self._old_profile = getattr(owner, name)
+        self.replace(owner, name, self._watch_new_thread)
 
     def _note_thread(self) -> None:
         name = threading.current_thread().name
         if not name.startswith(OWN_PREFIX):
             self.names.setdefault(name)
-
-    def _make_profile(self, before: Any) -> Any:
-        self._old_profile = before
-        return self._watch_new_thread
 
     def _watch_new_thread(self, frame: FrameType, event: str, argument: object) -> None:
         """Watch a new thread, which calls this profile function first of all."""

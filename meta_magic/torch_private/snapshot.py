@@ -33,7 +33,7 @@ from meta_magic.torch_private.modes import (
     python_dispatch,
     set_compile_internals_flag,
 )
-from meta_magic.torch_private.replaced import Replaceable
+from meta_magic.torch_private.replacing import Replaceable
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -9,13 +9,15 @@ torchrun, and compares what it sends with the plan (:func:`verify_rank`).
 import ast
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from torch import distributed
+import torch
+from torch import Tensor, UntypedStorage, distributed
 
 from meta_magic.errors import WorldError
 from meta_magic.ranks.rank_advice import changed
@@ -25,14 +27,29 @@ from meta_magic.ranks.recorded_ranks import (
     record_all,
     record_rank,
 )
-from meta_magic.replaying.real_rank import RealRank, RealSent
+from meta_magic.recording.identities.tensors import tensors_in
 from meta_magic.replaying.verify import COLUMNS
-from meta_magic.torch_private.distributed import has_group
+from meta_magic.torch_private.distributed import (
+    SHARDED,
+    describe_group,
+    has_group,
+    read_group,
+)
+from meta_magic.torch_private.modes import TorchDispatchMode
+from meta_magic.torch_private.tensor_internals import address_of_storage, list_parts
 from meta_magic.trace.notes import CellSource
 from meta_magic.trace.options import Rerun
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_bytes
-from meta_magic.trace.world import Peers, Sent, describe_ranks, read_ranks
+from meta_magic.trace.world import (
+    REDUCTION,
+    Peers,
+    Sent,
+    describe_ranks,
+    find_kind,
+    find_reduction,
+    read_ranks,
+)
 from meta_magic.trials.blocks import (
     find_bound,
     parse_block,
@@ -43,6 +60,8 @@ from meta_magic.trials.blocks import (
 from meta_magic.trials.slices import join_slice
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     import pandas as pd
 
 
@@ -147,6 +166,98 @@ def restored_main() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"], sys.argv, sys.path[:] = main, arguments, path
+
+
+# What a real process of a world holds and sends
+
+
+class RealSent(NamedTuple):
+    """A collective or a message of a real process, as :class:`Sent`, with its line."""
+
+    kind: str
+    ranks: tuple[int, ...]
+    nbytes: int
+    dtype: str
+    reduce: str | None
+    line: int | None
+
+
+class RealRank(TorchDispatchMode):
+    """Counts storages and lists collectives of the real code that runs within it."""
+
+    def __init__(self, file: str = "") -> None:
+        super().__init__()
+        self.live_nbytes: list[int] = []
+        self.sent: list[RealSent] = []
+        self._file = file
+        self._live = 0
+        self._known: dict[int, tuple[weakref.ref[UntypedStorage], int]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if SHARDED in sys.modules:
+            wrapper = sys.modules[SHARDED].DTensor
+            if any(issubclass(kind, wrapper) for kind in types):
+                return NotImplemented
+        given = [*args, *(kwargs or {}).values()]
+        self._count(list_tensors(given))
+        returned = func(*args, **(kwargs or {}))
+        self._count(list_tensors(returned))
+        for address, (reference, nbytes) in list(self._known.items()):
+            storage = reference()  # ``resize_`` may have changed its size
+            if storage is not None and storage.nbytes() != nbytes:
+                self._live += storage.nbytes() - nbytes
+                self._known[address] = reference, storage.nbytes()
+        self.live_nbytes.append(self._live)
+        kind = find_kind(str(func))
+        if kind is not None:
+            self.sent.append(self._describe(kind, given, returned))
+        return returned
+
+    def _count(self, tensors: list[Tensor]) -> None:
+        for tensor in tensors:
+            is_fake = tensor.is_meta or type(tensor).__name__ == "FakeTensor"
+            if tensor.layout is torch.strided and not is_fake:
+                storage = tensor.untyped_storage()
+                address = address_of_storage(storage)
+                known = self._known.get(address)
+                if known is None or known[0]() is not storage:
+                    self._add(address, storage)
+
+    def _add(self, address: int, storage: UntypedStorage) -> None:
+        def drop(reference: object) -> None:
+            if self._known.get(address, (None, 0))[0] is reference:
+                self._live -= self._known.pop(address)[1]
+
+        self._known[address] = weakref.ref(storage, drop), storage.nbytes()
+        self._live += storage.nbytes()
+
+    def _describe(self, kind: str, given: list[Any], returned: Any) -> RealSent:
+        tensors = list_tensors((given, returned))
+        largest = max(tensors, key=lambda tensor: tensor.nbytes)
+        group = next(filter(None, map(read_group, given)), None)
+        ranks = () if group is None else distributed.get_process_group_ranks(group)
+        texts = [describe_group(value) or str(value) for value in given]
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename != self._file:
+            frame = frame.f_back
+        return RealSent(
+            kind,
+            tuple(ranks),
+            largest.nbytes,
+            str(largest.dtype).removeprefix("torch."),
+            find_reduction(text.removeprefix(REDUCTION) for text in texts),
+            None if frame is None else frame.f_lineno,
+        )
+
+
+def list_tensors(value: Any) -> list[Tensor]:
+    """Return the tensors in nested lists; of a DTensor this process's shard."""
+    return [part for tensor in tensors_in(value) for part in list_parts(tensor)]
+
+
+# Both compared
 
 
 def compare_sent(planned: Sequence[Sent], real: Sequence[RealSent]) -> Iterator[Row]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from meta_magic.replaying.real_rank import RealRank
+from meta_magic.trials.rank_runs import RealRank
 
 
 def main(script, out):

@@ -16,7 +16,6 @@ from meta_magic.materializing.fills.protocol import (
     STATES,
     EmptyFill,
     Fill,
-    MakesFill,
     Put,
     Task,
 )
@@ -29,7 +28,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 Init: TypeAlias = str | Path | Mapping[str, Tensor]
 
-FILL_BY_INIT: Final[Mapping[str, MakesFill]] = {
+FILL_BY_INIT: Final[Mapping[str, type[EmptyFill] | type[ReplayFill]]] = {
     "replay": ReplayFill,
     "reset": ResetFill,
     "empty": EmptyFill,
@@ -50,6 +49,7 @@ def choose_fill(init: Init, task: Task, own: Collection[int]) -> Fill:
         return make(task)
     rest = [t for t in task.targets if all(id(h.tensor) not in own for h in t.held)]
     asked = replace(task, targets=[t for t in task.targets if t not in rest])
+    fill: Fill
     if make is not None:
         fill = make(asked)
     else:

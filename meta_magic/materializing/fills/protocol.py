@@ -55,19 +55,6 @@ class Task:
     cleared: Sequence[Held] = ()
 
 
-class MakesFill(Protocol):
-    """What a name of ``init=`` selects: in general, a class of :class:`Fill`.
-
-    Attributes:
-        gives: What the tensors get, for the docstring of ``materialize``.
-    """
-
-    gives: str
-
-    def __call__(self, task: Task, /) -> "Fill":
-        """Plan to fill what a task says."""
-
-
 class Fill(Protocol):
     """A source of content, planned and not begun."""
 

@@ -28,18 +28,18 @@ from meta_magic.torch_private.distributed import make_finished_work
 from meta_magic.torch_private.tensor_internals import suggest_memory_format
 
 
-def cast_loss_gradient(returned: Tensor, _: Tensor, a: Tensor, *__: Any) -> Tensor:
-    """Return a gradient of the dtype of its input.
+def cast_loss(returned: Tensor, a: Tensor, *_: Any, **__: Any) -> Tensor:
+    """Return a loss of the dtype of its input.
 
-    Source: ``mse_loss_backward`` and its like in ``Loss.cpp`` of torch 2.13; on meta
-    they are composed of operators that promote dtypes.
+    Source: ``mse_loss`` and its like in ``Loss.cpp`` of torch 2.13; on meta they, and
+    their gradients, are composed of operators that promote dtypes.
     """
     return returned.to(a.dtype) if a.is_meta else returned
 
 
-def cast_loss(returned: Tensor, a: Tensor, *_: Any, **__: Any) -> Tensor:
-    """Return a loss of the dtype of its input. Source: as above."""
-    return returned.to(a.dtype) if a.is_meta else returned
+def cast_loss_gradient(returned: Tensor, _: Tensor, a: Tensor, *__: Any) -> Tensor:
+    """Return a gradient of the dtype of its input. Source: as above."""
+    return cast_loss(returned, a)
 
 
 def keep_losses(returned: Tensor, a: Tensor, b: Tensor, *_: Any, **__: Any) -> Tensor:

@@ -14,7 +14,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ from meta_magic.torch_private.dispatcher import (
 )
 from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.torch_private.modes import DisableAutocast
-from meta_magic.torch_private.replaced import (
+from meta_magic.torch_private.replacing import (
     AUTOCAST_ENTRY,
     AUTOCAST_EXIT,
     AUTOCAST_INIT,
@@ -50,10 +50,6 @@ from meta_magic.torch_private.replaced import (
 from meta_magic.torch_private.snapshot import has_gpu
 from meta_magic.torch_private.tensor_internals import is_view
 from meta_magic.trace.options import DeviceName
-
-FindDevice: TypeAlias = Callable[[object], str]
-ListDevices: TypeAlias = Callable[..., list[str]]
-Adjust: TypeAlias = Callable[..., Any]
 
 REPLACED: Final[dict[str, tuple[Replaceable, ...]]] = {
     # Clipping of gradients asks for the first and adds the CPU to the answer.
@@ -90,25 +86,21 @@ class DeviceChoices(RecordingReplacements):
     """
 
     def __enter__(self) -> None:
-        for function in REPLACED.get(self._plan.kernels, ()):
-            self.wrap(function, with_meta)
+        for owner, name in REPLACED.get(self._plan.kernels, ()):
+            self.replace_here(owner, {name: list_with_meta})
         if self._plan.kernels != "meta":
-            for function in DEVICE_OF_CHUNKED_LOSSES:
-                self.wrap(function, self._make_adjust)
-            self.wrap(DEVICE_OF_META_KERNELS, self._make_hint)
+            for owner, name in DEVICE_OF_CHUNKED_LOSSES:
+                self.replace_here(owner, {name: self._adjust})
+            owner, name = DEVICE_OF_META_KERNELS
+            self.replace_here(owner, {name: self._find_device})
             asked = {"are_deterministic_algorithms_enabled": self._must_replace}
             self.replace_here(torch, asked)
 
-    def _make_hint(self, before: FindDevice) -> FindDevice:
-        """Return the function by which a meta kernel finds the device."""
-
-        def find_device(tensor: object) -> str:
-            is_plain = type(tensor) is Tensor or type(tensor) is Parameter
-            if is_plain and self._plan.kernels_of(tensor) == "cpu":
-                return "cpu"
-            return before(tensor)
-
-        return find_device
+    def _find_device(self, plain: Callable[[object], str], tensor: object) -> str:
+        """Return the device by which a meta kernel chooses."""
+        is_plain = type(tensor) is Tensor or type(tensor) is Parameter
+        is_on_cpu = is_plain and self._plan.kernels_of(tensor) == "cpu"
+        return "cpu" if is_on_cpu else plain(tensor)
 
     def _must_replace(self, plain: Callable[[], bool]) -> bool:
         """Whether ``interpolate`` must run other, deterministic operators."""
@@ -118,20 +110,20 @@ class DeviceChoices(RecordingReplacements):
             return plain() and self._plan.kernels_of(operand) != "cpu"
         return plain()
 
-    def _make_adjust(self, before: Adjust) -> Adjust:
-        """Return a function that chooses options of a loss for the recorded device."""
-
-        def adjust(*args: Any, device: torch.device | None = None, **given: Any) -> Any:
-            if device is not None and device.type == "meta":
-                device = DEVICE_BY_NAME[self._plan.kernels]
-            return before(*args, device=device, **given)
-
-        return adjust
+    def _adjust(
+        self, plain: Any, *args: Any, device: torch.device | None = None, **given: Any
+    ) -> Any:
+        """Choose options of a loss for the recorded device."""
+        if device is not None and device.type == "meta":
+            device = DEVICE_BY_NAME[self._plan.kernels]
+        return plain(*args, device=device, **given)
 
 
-def with_meta(before: ListDevices) -> ListDevices:
-    """Return a function that adds meta to a list of devices."""
-    return lambda *args, **kwargs: [*before(*args, **kwargs), "meta"]
+def list_with_meta(
+    plain: Callable[..., list[str]], *args: Any, **kwargs: Any
+) -> list[str]:
+    """Return a list of devices, and meta."""
+    return [*plain(*args, **kwargs), "meta"]
 
 
 ATEN: Final = "aten::"
@@ -245,10 +237,13 @@ class DeviceAutocast(RecordingReplacements):
     def __enter__(self) -> None:
         if self._device == "meta":
             return
-        self.wrap(AUTOCAST_INIT, self._make_init)
-        self.wrap(AUTOCAST_ENTRY, self._make_entry)
-        self.wrap(AUTOCAST_EXIT, self._make_exit)
-        self.wrap(DEVICE_OF_CHECKPOINT, self._make_inference)
+        for (owner, name), method in (
+            (AUTOCAST_INIT, self._init),
+            (AUTOCAST_ENTRY, self._begin),
+            (AUTOCAST_EXIT, self._end),
+            (DEVICE_OF_CHECKPOINT, self._infer),
+        ):
+            self.replace_here(owner, {name: method})
         self._thread = threading.get_ident()
         self._follow()
 
@@ -313,64 +308,47 @@ class DeviceAutocast(RecordingReplacements):
                 self._casts[key] = value, value.to(dtype)
         return self._casts[key][1]
 
-    def _make_init(self, before: Callable[..., None]) -> Callable[..., None]:
-        """Return a constructor for which meta is the recorded device."""
-        device = self._device
+    @uninterrupted
+    def _init(
+        self, plain: Any, region: Any, device_type: str, *args: Any, **kwargs: Any
+    ) -> None:
+        """Make a region of autocast; meta is the recorded device."""
+        wanted = self._device if device_type == "meta" else device_type
+        wanted = "cuda" if wanted in LIKE_CUDA else wanted
+        with warnings.catch_warnings():
+            if wanted == "cuda":
+                warnings.filterwarnings("ignore", ".*CUDA is not available")
+            plain(region, wanted, *args, **kwargs)
+        if wanted == "cuda" and not has_gpu():
+            given = args[1] if len(args) > 1 else kwargs.get("enabled", True)
+            enable_autocast(region, is_enabled=bool(given))
 
-        @uninterrupted
-        def init(autocast: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
-            wanted = device if device_type == "meta" else device_type
-            wanted = "cuda" if wanted in LIKE_CUDA else wanted
-            with warnings.catch_warnings():
-                if wanted == "cuda":
-                    warnings.filterwarnings("ignore", ".*CUDA is not available")
-                before(autocast, wanted, *args, **kwargs)
-            if wanted == "cuda" and not has_gpu():
-                given = args[1] if len(args) > 1 else kwargs.get("enabled", True)
-                enable_autocast(autocast, is_enabled=bool(given))
+    def _infer(self, plain: Callable[..., str], *args: Any) -> str:
+        """Return the device of autocast that checkpointing restores."""
+        found = plain(*args)
+        known = self._device if self._device == "cuda" else plain()
+        return known if found == "meta" else found
 
-        return init
+    @uninterrupted
+    def _begin(self, plain: Callable[..., Any], region: Any, *args: Any) -> Any:
+        """Enter a region of autocast, which casts on meta as well."""
+        entered = plain(region, *args)
+        try:
+            self._follow()
+        except BaseException:  # else the region would never end
+            region.__exit__(None, None, None)
+            raise
+        return entered
 
-    def _make_inference(self, before: Callable[..., str]) -> Callable[..., str]:
-        """Return the function by which checkpointing finds the device of autocast."""
-
-        def infer(*args: Any) -> str:
-            found = before(*args)
-            known = self._device if self._device == "cuda" else before()
-            return known if found == "meta" else found
-
-        return infer
-
-    def _make_entry(self, before: Callable[..., Any]) -> Callable[..., Any]:
-        """Return ``__enter__`` of autocast, which starts to cast on meta as well."""
-
-        @uninterrupted
-        def enter(autocast: Any, *args: Any) -> Any:
-            entered = before(autocast, *args)
-            try:
-                self._follow()
-            except BaseException:  # else the region would never end
-                autocast.__exit__(None, None, None)
-                raise
-            return entered
-
-        return enter
-
-    def _make_exit(self, before: Callable[..., Any]) -> Callable[..., Any]:
-        """Return ``__exit__`` of autocast, which stops to cast on meta as well."""
-
-        @uninterrupted
-        def leave(autocast: Any, *args: Any) -> Any:
-            try:
-                return before(autocast, *args)
-            finally:
-                self._follow()
-
-        return leave
+    @uninterrupted
+    def _end(self, plain: Callable[..., Any], region: Any, *args: Any) -> Any:
+        """Leave a region of autocast."""
+        try:
+            return plain(region, *args)
+        finally:
+            self._follow()
 
     def _follow(self) -> None:
-        if threading.get_ident() != self._thread:
-            return
         self._enabled = {it for it in DEVICES if torch.is_autocast_enabled(it)}
         self.is_on = bool(self._enabled)
         if not read_nesting():

@@ -8,7 +8,6 @@ them or raises its own errors. :class:`Packer` reads the lengths of sequences.
 import ctypes
 import re
 import sys
-import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final, TypeAlias
@@ -33,7 +32,7 @@ from meta_magic.torch_private.modes import (
     functorch_interpreter,
     n_dispatch_modes,
 )
-from meta_magic.torch_private.replaced import STORAGE_READERS, TEXT_OF_TENSOR
+from meta_magic.torch_private.replacing import STORAGE_READERS, TEXT_OF_TENSOR
 from meta_magic.torch_private.snapshot import WithoutModes
 from meta_magic.torch_private.tensor_internals import (
     SOBOL,
@@ -251,24 +250,23 @@ class ShownTensors(RecordingReplacements):
         self._has_placements = has_placements
         self._registry = write.registry
         self._values = values
-        self._thread = 0
 
     def __enter__(self) -> None:
-        self._thread = threading.get_ident()
-        self.wrap(TEXT_OF_TENSOR, self._wrap)
+        owner, name = TEXT_OF_TENSOR
+        self.replace_here(owner, {name: self._write_text})
 
-    def _wrap(self, torch_writes: Write) -> Write:
-        def write(tensor: Tensor, *, tensor_contents: str | None = None) -> str:
-            has_mode = n_dispatch_modes() or functorch_interpreter() is not None
-            is_in_kernel = self._is_recording and not has_mode
-            is_said = tensor_contents is not None or is_in_kernel
-            with DisableTorchFunction():
-                is_ours = tensor.is_meta and threading.get_ident() == self._thread
-            if is_said or not is_ours:
-                return torch_writes(tensor, tensor_contents=tensor_contents)
-            return self._format(tensor, torch_writes)
-
-        return write
+    def _write_text(
+        self, torch_writes: Write, tensor: Tensor, *, tensor_contents: str | None = None
+    ) -> str:
+        """Return the text of a tensor; of one on meta with its values."""
+        has_mode = n_dispatch_modes() or functorch_interpreter() is not None
+        is_in_kernel = self._is_recording and not has_mode
+        is_said = tensor_contents is not None or is_in_kernel
+        with DisableTorchFunction():
+            is_on_meta = tensor.is_meta
+        if is_said or not is_on_meta:
+            return torch_writes(tensor, tensor_contents=tensor_contents)
+        return self._format(tensor, torch_writes)
 
     def _format(self, tensor: Tensor, torch_writes: Write) -> str:
         """Return the text of a tensor on meta; unknown values raise no error."""

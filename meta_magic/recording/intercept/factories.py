@@ -47,7 +47,7 @@ from meta_magic.torch_private.modes import (
     fake_tensor_mode,
     functorch_interpreter,
 )
-from meta_magic.torch_private.replaced import MAKE_SUBCLASS, MAKE_TENSOR
+from meta_magic.torch_private.replacing import MAKE_SUBCLASS, MAKE_TENSOR
 from meta_magic.torch_private.tensor_internals import REBUILDING, current_autograd_node
 from meta_magic.trace.signature import META
 
@@ -197,7 +197,8 @@ class NewOfSubclass(RecordingReplacements):
     def __enter__(self) -> None:
         for owner, name in MAKE_SUBCLASS:
             self.replace_here(owner, {name: self._make})
-        self.wrap(MAKE_TENSOR, make_of_subclass)
+        owner, name = MAKE_TENSOR
+        self.replace(owner, name, make_of_subclass(getattr(owner, name)))
 
     def _make(self, plain: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
         made = plain(*args, **kwargs)

@@ -71,8 +71,7 @@ from meta_magic.torch_private.modes import (
     pop_function_mode,
     push_function_mode,
 )
-from meta_magic.torch_private.replaced import RUN_BACKWARD
-from meta_magic.torch_private.replacing import Replacements
+from meta_magic.torch_private.replacing import RUN_BACKWARD, Replacements
 from meta_magic.torch_private.snapshot import has_gpu
 from meta_magic.torch_private.tensor_internals import (
     SOBOL,
@@ -204,7 +203,9 @@ class FunctionMode(DeviceContext):
             if returned is not NotImplemented:
                 return returned
         elif func in INDEXING and args:
-            return self._index(func, args)
+            device, note = self._attention.device, self._write.constants.note_values
+            func, args = prepare_index(func, args, device, note)
+            return func(*args)
         if self._autocast.is_on:
             args, kwargs = self._capture.capture_mixed(func, args, kwargs)
         names_device = kwargs and kwargs.get("device") is not None
@@ -220,13 +221,6 @@ class FunctionMode(DeviceContext):
             # A composed operator resizes by ``resize_``, which counts where a mode is.
             set_versions((out,), (version_of(out) - 1,))
         return returned
-
-    def _index(self, func: Any, args: Args) -> Any:
-        """Call a function, with indices as torch reads them."""
-        if func in INDEXING:
-            device, note = self._attention.device, self._write.constants.note_values
-            func, args = prepare_index(func, args, device, note)
-        return func(*args)
 
     def _prepare(
         self, error: Exception, func: Any, args: Args, kwargs: Kwargs

@@ -53,19 +53,18 @@ from meta_magic.torch_private.modes import (
     push_function_mode,
     trace_convolution,
 )
-from meta_magic.torch_private.replaced import (
+from meta_magic.torch_private.replacing import (
     ATTENTION_OF_NESTED,
     CHECK_OF_TRACE,
     DYNAMO,
     JIT_BUILTINS,
     JIT_TRACES,
     MAKE_TENSOR,
-)
-from meta_magic.torch_private.replacing import (
     KernelsWithoutDynamo,
+    Replaceable,
     Replacements,
     call_with_original,
-    find_builtin_of,
+    find_builtin,
 )
 
 KERNEL: Final = DispatchKey.CompositeExplicitAutograd
@@ -291,11 +290,9 @@ class EagerStance(Replacements):
             sys.meta_path.insert(0, self._finder)
         self._kernels.__enter__()
         self._operators.__enter__()
-        for function, build in REPLACEMENTS:
-            if hasattr(*function):  # not in every version of torch
-                self.wrap(function, build)
-        for function in JIT_TRACES:
-            self.wrap(function, build_trace)
+        for (owner, name), method in REPLACEMENTS:
+            if hasattr(owner, name):  # not in every version of torch
+                self.replace_here(owner, {name: method})
 
     def __exit__(self, *exception: object) -> None:
         self._operators.__exit__(*exception)
@@ -313,29 +310,21 @@ class EagerStance(Replacements):
         self._stance.__enter__()
 
 
-def refuse_meta(autocast: Any) -> Any:
-    """Return the first step of nested attention, which refuses meta tensors."""
-
-    def autocast_unless_meta(query: torch.Tensor, *others: Any) -> Any:
-        if query.is_meta:
-            raise MetaMagicError(JAGGED)
-        return autocast(query, *others)
-
-    return autocast_unless_meta
+def refuse_meta(autocast: Any, query: torch.Tensor, *others: Any) -> Any:
+    """Take the first step of nested attention; refuse meta tensors."""
+    if query.is_meta:
+        raise MetaMagicError(JAGGED)
+    return autocast(query, *others)
 
 
-def build_trace(before: Any) -> Any:
-    """Return torch's function for tracing, which records convolutions as on the CPU."""
-
-    def trace(*args: Any, **kwargs: Any) -> Any:
-        library = override_kernels({"convolution": convolve})
-        try:
-            with UntracedMode():
-                return before(*args, **kwargs)
-        finally:
-            destroy_library(library)
-
-    return trace
+def trace(plain: Any, *args: Any, **kwargs: Any) -> Any:
+    """Trace as ``torch.jit`` does; record convolutions as on the CPU."""
+    library = override_kernels({"convolution": convolve})
+    try:
+        with UntracedMode():
+            return plain(*args, **kwargs)
+    finally:
+        destroy_library(library)
 
 
 class UntracedMode(TorchDispatchMode):
@@ -361,25 +350,17 @@ def convolve(*args: Any) -> Any:
     return made
 
 
-def refuse_strict(export: Any) -> Any:
-    """Return ``torch.export.export`` that refuses to trace by dynamo."""
-
-    def export_by_running(*args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("strict"):
-            raise MetaMagicError(STRICT)
-        return export(*args, **kwargs)
-
-    return export_by_running
+def refuse_strict(export: Any, *args: Any, **kwargs: Any) -> Any:
+    """Export a model; refuse to trace it by dynamo."""
+    if kwargs.get("strict"):
+        raise MetaMagicError(STRICT)
+    return export(*args, **kwargs)
 
 
-def skip(_: Any) -> Any:
-    """Return a function that does nothing, for the check of values in ``torch.jit``."""
-    return lambda *_args, **_kwargs: None
-
-
-REPLACEMENTS: Final = (
+REPLACEMENTS: Final[tuple[tuple[Replaceable, Callable[..., Any]], ...]] = (
     (ATTENTION_OF_NESTED, refuse_meta),
-    (CHECK_OF_TRACE, skip),
-    (JIT_BUILTINS, find_builtin_of),
+    (CHECK_OF_TRACE, lambda *_args, **_kwargs: None),  # it compares values
+    (JIT_BUILTINS, find_builtin),
+    *((function, trace) for function in JIT_TRACES),
     ((torch.export, "export"), refuse_strict),
 )

@@ -8,14 +8,14 @@ of torch that need the true answer get it: the frame that asks decides.
 would leave uninitialized memory. The question is answered by recording the whole
 initializer as one operator.
 
-Functions of libraries that look at a device have a :class:`Library`. To support another
-one, write its record, add it to ``LIBRARIES``, and a test.
+Functions of libraries that look at a device are listed by the name of their code: the
+library need not be imported, and copies of its code are known, too. To support another
+one, add its functions to these tables, and a test.
 """
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from functools import cache
 from types import FrameType
 from typing import Any, Final, TypeAlias
@@ -72,49 +72,21 @@ Adopt: TypeAlias = Callable[[Args, Kwargs], Tensor | None]
 device of the cell, or None to call torch's own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Library:
-    """The functions of one library that get another answer than torch would give.
+MAKE_REAL: Final = frozenset({"get_torch_context_manager_or_global_device"})
+"""Functions in which factories make real tensors, because they check the device of the
+result: that of transformers skips all initialization on meta."""
 
-    Functions are known by the name of their code: the library need not be imported, and
-    copies of its code are known, too.
+REPORTED_DEVICE: Final = frozenset({"grouped_mm_experts_forward"})
+"""Functions in which ``x.device`` is the device whose kernels are recorded: that of
+transformers chooses a dtype for its kernels by it."""
 
-    Attributes:
-        make_real: Names of functions in which factories make real tensors, because the
-            function checks the device of the result.
-        reported_device: Names of functions to which a tensor's ``device`` is the device
-            whose kernels are recorded, because they choose kernels by it.
-        find_writers: Returns a module, the names of its functions that take a
-            dictionary of tensors and lay it out for a file, and of those that take
-            what was laid out, and a path if they write a file; None if the module
-            cannot be imported.
-        adopted: By torch's function, a function that makes a tensor of the library's
-            memory.
-        initialize: Names of the methods by which its models initialize a submodule;
-            ``init="reset"`` calls them.
-    """
-
-    make_real: frozenset[str] = frozenset()
-    reported_device: frozenset[str] = frozenset()
-    find_writers: Callable[[], tuple[Any, Sequence[str], Sequence[str]] | None] = (
-        lambda: None
-    )
-    adopted: Mapping[Any, Adopt] = field(default_factory=dict)
-    initialize: tuple[str, ...] = ()
-
-
-TRANSFORMERS: Final = Library(
-    # Makes a tensor and reads its device: on meta it skips all initialization.
-    make_real=frozenset({"get_torch_context_manager_or_global_device"}),
-    # Chooses a dtype by the device, for its kernels.
-    reported_device=frozenset({"grouped_mm_experts_forward"}),
-    # Without it a reset would only call the layers' ``reset_parameters``, and report
-    # other parameters as uninitialized.
-    initialize=("_init_weights",),
-)
+INITIALIZE: Final = ("_init_weights",)
+"""Methods by which models of transformers initialize a submodule: without them
+``init="reset"`` would report parameters as uninitialized."""
 
 WRITERS: Final = ("_flatten_as_ptr", "_flatten")
-"""The first is of safetensors 0.8 and later."""
+"""Functions of safetensors that take a dictionary of tensors and lay it out for a file.
+The first is of safetensors 0.8 and later."""
 
 
 def adopt_storage(args: Args, kwargs: Kwargs) -> Tensor | None:
@@ -127,9 +99,11 @@ def adopt_storage(args: Args, kwargs: Kwargs) -> Tensor | None:
 
 @cache
 def find_writers() -> tuple[Any, Sequence[str], Sequence[str]] | None:
-    """Return the functions that pass addresses of tensors to the library's Rust code.
+    """Return the functions that pass addresses of tensors to Rust code of safetensors.
 
-    It is imported here (1 ms): a cell may be the first to do so, and others import
+    The module, the names of those that lay out tensors for a file, and of those that
+    take what was laid out, and a path if they write a file; None without the module. It
+    is imported here (1 ms): a cell may be the first to do so, and others import
     ``save_file`` by name.
     """
     try:
@@ -140,30 +114,8 @@ def find_writers() -> tuple[Any, Sequence[str], Sequence[str]] | None:
     return module, lay_out, ("serialize", "serialize_file")
 
 
-SAFETENSORS: Final = Library(
-    adopted={torch.asarray: adopt_storage}, find_writers=find_writers
-)
-
-LIBRARIES: Final = (TRANSFORMERS, SAFETENSORS)
-
-MAKE_REAL: Final = frozenset[str]().union(*(it.make_real for it in LIBRARIES))
-"""Names of the functions in which factories make real tensors."""
-
-REPORTED_DEVICE: Final = frozenset[str]().union(
-    *(it.reported_device for it in LIBRARIES)
-)
-"""Functions in which ``x.device`` is the device whose kernels are recorded."""
-
-ADOPTED: Final[dict[Any, Adopt]] = {
-    function: adopt for it in LIBRARIES for function, adopt in it.adopted.items()
-}
+ADOPTED: Final[dict[Any, Adopt]] = {torch.asarray: adopt_storage}
 """By torch's function: makes a tensor of memory that a library made."""
-
-FIND_WRITERS: Final = tuple(it.find_writers for it in LIBRARIES)
-"""Return the functions by which libraries write tensors to files."""
-
-INITIALIZE: Final = tuple(name for it in LIBRARIES for name in it.initialize)
-"""Names of the methods by which models initialize each of their submodules."""
 
 
 IS_META: Final = torch.Tensor.is_meta

@@ -37,7 +37,7 @@ from meta_magic.recording.intercept.real_tensors.capturable import find_address
 from meta_magic.recording.intercept.real_tensors.captured_constants import (
     ConstantCapture,
 )
-from meta_magic.recording.intercept.reported_devices import FIND_WRITERS
+from meta_magic.recording.intercept.reported_devices import find_writers
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.intercept.value_checks import ValueSource
 from meta_magic.recording.rows.writers import RecordingReplacements, Writers
@@ -336,8 +336,9 @@ class DataSources(RecordingReplacements):
             self.replace_here(module, packing)
         names = "save", "save_to_buffer"
         self.replace_here(SCRIPTED, dict.fromkeys(names, self._saver.save_script))
-        for found in filter(None, (find() for find in FIND_WRITERS)):
-            module, lay_out, write = found
+        writers = find_writers()
+        if writers is not None:
+            module, lay_out, write = writers
             self.replace_here(module, dict.fromkeys(lay_out, self._saver.lay_out))
             self.replace_here(module, dict.fromkeys(write, self._saver.write_laid_out))
         self.replace_here(DataLoader, {"__iter__": self._iterate})

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, UntypedStorage
 
-from meta_magic.errors import MetaMagicError, MissingValueError
+from meta_magic.errors import MissingValueError
 from meta_magic.recording.identities.call_sites import Running
 from meta_magic.recording.identities.storages import (
     MAX_COPIED_NBYTES,
@@ -218,15 +218,6 @@ LATE_CHANGE: Final = (
 SHARED_WITH_PROCESSES: Final = "shared with processes"
 """Attribute of a storage on meta that the code shared with other processes."""
 
-HAS_TWO: Final = "has two storages on the CPU"
-"""Attribute of a storage on meta that DLPack or numpy gave to a second tensor."""
-
-CANNOT_SEPARATE: Final = (
-    "share_memory_() copies the memory of one tensor; another one, which "
-    "from_dlpack or from_numpy made of it, keeps the old memory. A recording cannot "
-    "distinguish the two: share a copy, x.clone().share_memory_()"
-)
-
 carried_arrays: list[SharedArray] = []  # arrays that outlive the cells that made them
 
 
@@ -307,7 +298,9 @@ class SharedMemory:
             known = self._arrays.newest()  # both follow an older array
             found = (shared.find_planned(real) for shared in known)
             planned = next((made for made in found if made is not None), None)
-            return None if planned is None else self._give_second(planned)
+            if planned is not None:
+                self._registry.note_new_alias(planned)
+            return planned
 
     def share_again(self, tensor: Tensor) -> Tensor:
         """Return another tensor on the memory of one on meta, as DLPack gives it."""
@@ -317,20 +310,14 @@ class SharedMemory:
             except BufferError as error:
                 if "meta" not in str(error):
                     raise
-            return self._give_second(tensor.data)  # it counts its own writes
-
-    def _give_second(self, made: Tensor) -> Tensor:
-        """Return a tensor that has a storage of its own on the CPU."""
-        self._registry.note_new_alias(made)
-        vars(made.untyped_storage())[HAS_TWO] = True
-        return made
+            made = tensor.data  # it counts its own writes
+            self._registry.note_new_alias(made)
+            return made
 
     def separate(self, tensor: Tensor) -> None:
         """Separate a tensor from arrays on its memory, as ``share_memory_`` does."""
         with DisableTorchFunction():
             attributes = vars(tensor.untyped_storage())
-        if HAS_TWO in attributes:
-            raise MetaMagicError(CANNOT_SEPARATE)
         if SHARED_WITH_PROCESSES in attributes:
             return  # and nothing is moved again
         arrays = self._arrays.sharing([tensor])

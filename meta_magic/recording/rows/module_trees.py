@@ -9,11 +9,10 @@ import inspect
 import time
 import weakref
 from argparse import Namespace
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
-from itertools import repeat
 from operator import itemgetter
 from types import FunctionType, NoneType, SimpleNamespace
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -210,11 +209,6 @@ class ModuleNumbers:
 
 NO_CALLS: Final = (None, 0)
 
-SETTERS: Final[Mapping[str, Callable[[ModuleNode, Any], None]]] = {
-    field.name: getattr(ModuleNode, field.name).__set__ for field in fields(ModuleNode)
-}
-"""Sets a field of a node, although the node is frozen."""
-
 
 def add_calls(
     root: ModuleNode, calls_by_fqn: Mapping[str, tuple[int | None, int]]
@@ -228,28 +222,27 @@ def add_calls(
         stack += [(child, len(nodes)) for child in reversed(node.children)]
         nodes.append(node)
         parents.append(parent)
-    calls = [calls_by_fqn.get(node.fqn, NO_CALLS) for node in nodes]
-    columns: dict[str, Iterable[object]] = {
-        name: [getattr(node, name) for node in nodes] for name in SETTERS
-    }
-    columns["first_call"], columns["n_calls"] = zip(*calls, strict=True)
-    del columns["children"]
-    return build_tree(parents, columns)
+
+    def make(index: int, children: tuple[ModuleNode, ...]) -> ModuleNode:
+        first, n = calls_by_fqn.get(nodes[index].fqn, NO_CALLS)
+        node = nodes[index]
+        return replace(node, first_call=first, n_calls=n, children=children)
+
+    return build_tree(parents, make)
 
 
-def build_tree(parents: Sequence[int], columns: Mapping[str, Any]) -> ModuleNode:
-    """Return the root of a tree, however deep it is; parents come first."""
-    nodes = [*map(object.__new__, repeat(ModuleNode, len(parents)))]
-    for name, values in columns.items():
-        deque(map(SETTERS[name], nodes, values), maxlen=0)
-    set_children = SETTERS["children"]
-    deque(map(set_children, nodes, repeat(())), maxlen=0)
-    below: dict[int, list[ModuleNode]] = {}
-    for node, parent in zip(nodes[1:], parents[1:], strict=True):
-        below.setdefault(parent, []).append(node)
-    for index, children in below.items():
-        set_children(nodes[index], tuple(children))
-    return nodes[0]
+def build_tree(
+    parents: Sequence[int], make: Callable[[int, tuple[ModuleNode, ...]], ModuleNode]
+) -> ModuleNode:
+    """Return the root of a tree, however deep it is; parents come first.
+
+    ``make`` returns the node of an index, given its children.
+    """
+    below: list[list[ModuleNode]] = [[] for _ in parents]
+    for index in reversed(range(len(parents))):
+        node = make(index, tuple(reversed(below[index])))
+        below[parents[index]].append(node)
+    return node
 
 
 CallsByModule: TypeAlias = Mapping[int, tuple[int | None, int]]
@@ -344,8 +337,14 @@ def describe_columns(
         held = HeldTensors(registry, at)
         called = [(calls or {}).get(number, NO_CALLS) for number in found]
         node_fields = make_columns(columns, settings, called, held)
+        rows = [*zip(*node_fields.values(), strict=True)]
+
+        def make_node(index: int, children: tuple[ModuleNode, ...]) -> ModuleNode:
+            own = zip(node_fields, rows[index], strict=True)
+            return ModuleNode(**dict(own), children=children)
+
         return Tree(
-            node=build_tree(columns.parents, node_fields),
+            node=build_tree(columns.parents, make_node),
             fqn_by_module=fqn_by_module,
             owner_by_storage=held.find_owners(found),
             attributes=[

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from meta_magic.recording.identities.origins import list_versions
-from meta_magic.recording.identities.tensors import LiveGeometry, Seen, TensorRegistry
+from meta_magic.recording.identities.tensors import LiveGeometry, TensorRegistry
 from meta_magic.torch_private.distributed import (
     describe_placements,
     find_shards,
@@ -70,7 +70,11 @@ class HeldTensors:
         self._lasting = [row[3] for row in rows]
         self._tensors = [row[4] for row in rows]
         self._locals = locals_of(self._tensors)
-        seen, of = read_all(registry, self._locals), registry.storage_by_tensor
+        read, of = registry.read, registry.storage_by_tensor
+        seen = [
+            None if type(tensor) not in DENSE and is_lazy(tensor) else read(tensor)
+            for tensor in self._locals
+        ]
         self._storages = [-1 if one is None else of[one[0]] for one in seen]
         self._geometries = [None if one is None else one[2] for one in seen]
 
@@ -165,39 +169,6 @@ def read_mesh(tensor: Tensor) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Return ``ModuleTensor.mesh`` of a DTensor; () if its groups are real ones."""
     pairs = [(name, read_group(group)) for name, group in list_mesh_groups(tensor)]
     return tuple((name, group.ranks) for name, group in pairs if group is not None)
-
-
-def read_all(registry: TensorRegistry, tensors: list[Tensor]) -> list[Seen | None]:
-    """Return number, storage and geometry of tensors, and None for lazy ones."""
-    try:
-        return read_known(registry, tensors)
-    except (RuntimeError, NotImplementedError, ValueError):  # one has no storage
-        read = registry.read
-        return [None if is_lazy(tensor) else read(tensor) for tensor in tensors]
-
-
-def read_known(registry: TensorRegistry, tensors: list[Tensor]) -> list[Seen | None]:
-    """Return the entries of tensors, most of which did not change."""
-    find, read = registry.seen_by_id.get, registry.read
-    found: list[Seen | None] = []
-    for tensor in tensors:
-        seen = find(id(tensor))
-        if seen is not None and type(tensor) in DENSE:
-            _, storage, geometry = seen
-            if (
-                storage is not None
-                and storage() is tensor.untyped_storage()
-                and geometry.dtype is tensor.dtype
-                and tensor.shape == geometry.shape
-                and tensor.stride() == geometry.stride
-                and tensor.storage_offset() == geometry.offset
-                and storage.address != 0
-                and tensor.is_neg() == geometry.record.is_neg
-            ):
-                found.append(seen)
-                continue
-        found.append(None if is_lazy(tensor) else read(tensor))
-    return found
 
 
 def own_tensors(module: nn.Module) -> list[tuple[str, str, Tensor]]:

@@ -3,8 +3,6 @@
 Most files of ``intercept`` need several of them: each takes a :class:`Writers`.
 """
 
-import threading
-from collections.abc import Callable
 from functools import partial
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -105,26 +103,18 @@ class FlagChanges(Replacements):
         super().__init__()
         self.changes: list[tuple[int, str, Any]] = []
         self._clock = clock
-        self._thread = threading.get_ident()
         self._known = {name: flag.default for name, flag in FLAGS.items()}
 
     def __enter__(self) -> None:
-        self._thread = threading.get_ident()
         for name, flag in FLAGS.items():
             self._note(name, flag.read())
-            for setter in flag.setters:
-                self.wrap(setter, partial(self._make_setter, name))
+            for owner, setter in flag.setters:
+                self.replace_here(owner, {setter: partial(self._set, name)})
 
-    def _make_setter(self, name: str, before: Callable[..., Any]) -> Callable[..., Any]:
-        read = FLAGS[name].read
-
-        def write(*args: Any, **kwargs: Any) -> Any:
-            returned = before(*args, **kwargs)
-            if threading.get_ident() == self._thread:
-                self._note(name, read())
-            return returned
-
-        return write
+    def _set(self, flag: str, plain: Any, *args: Any, **kwargs: Any) -> Any:
+        returned = plain(*args, **kwargs)
+        self._note(flag, FLAGS[flag].read())
+        return returned
 
     def _note(self, name: str, value: Any) -> None:
         if self._known[name] != value:

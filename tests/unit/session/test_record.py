@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from meta_magic import Trace, UnfinishedTraceError, meta_like, record
-from meta_magic.torch_private.replaced import DEVICE_OF_META_KERNELS, FUSED_DEVICES
+from meta_magic.torch_private.replacing import DEVICE_OF_META_KERNELS, FUSED_DEVICES
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from torch import nn
 from meta_magic.torch_private import (
     dispatcher,
     modes,
-    replaced,
+    replacing,
     snapshot,
     tensor_internals,
 )
@@ -20,20 +20,22 @@ from meta_magic.torch_private import tensor_internals as tensors
 from meta_magic.torch_private.replacing import Replacements
 
 MANY = ("DEVICE_OF_CHUNKED_LOSSES", "MAKE_SUBCLASS", "JIT_TRACES", "STORAGE_READERS")
-VALUES = ("CUDA_VERSION",)
-OTHERS = {"CAPTURABLE_DEVICES", "CUDA_IS_THERE", "DYNAMO", "GENERATOR", *MANY, *VALUES}
-SINGLE = [n for n in vars(replaced) if n.isupper() and n not in OTHERS]
+VALUES = ("CUDA_VERSION", "PROFILE_OF_THREADS")
+OTHER_TESTS = {"CAPTURABLE_DEVICES", "CUDA_IS_THERE"}
+OTHERS = {*OTHER_TESTS, *MANY, *VALUES}
+PLACES = [n for n, place in vars(replacing).items() if isinstance(place, tuple)]
+SINGLE = [n for n in PLACES if n.isupper() and n not in OTHERS]
 
 
 @pytest.mark.parametrize("name", [*SINGLE, *MANY, *VALUES])
 def test_what_is_replaced_is_there(name):
-    place = getattr(replaced, name)
+    place = getattr(replacing, name)
     found = [getattr(*one) for one in (place if name in MANY else [place])]
     assert name in VALUES or all(map(callable, found))
 
 
 def test_whether_cuda_is_initialized_is_a_flag():
-    assert isinstance(getattr(*replaced.CUDA_IS_THERE), bool)
+    assert isinstance(getattr(*replacing.CUDA_IS_THERE), bool)
 
 
 def test_backend_flags_have_their_defaults_and_setters():
@@ -43,11 +45,11 @@ def test_backend_flags_have_their_defaults_and_setters():
 
 
 def test_the_compiler_is_where_it_was():
-    assert find_spec(replaced.DYNAMO) is not None
+    assert find_spec(replacing.DYNAMO) is not None
 
 
 def test_optimizers_name_the_devices_on_which_they_are_capturable():
-    found = [module.__name__ for module, _ in replaced.CAPTURABLE_DEVICES]
+    found = [module.__name__ for module, _ in replacing.CAPTURABLE_DEVICES]
     assert "torch.optim.adamw" in found or "torch.optim.adam" in found
 
 
@@ -158,7 +160,7 @@ def test_a_higher_order_operator_looks_for_its_kernel_again():
 
 def test_autocast_is_turned_on_where_torch_turned_it_off():
     region = torch.autocast("cpu", enabled=False)
-    replaced.enable_autocast(region, is_enabled=True)
+    replacing.enable_autocast(region, is_enabled=True)
     with region:
         assert torch.is_autocast_enabled("cpu")
 

@@ -34,8 +34,12 @@ from meta_magic.recording.intercept.moves import DTYPES
 from meta_magic.recording.intercept.value_checks import ValueSource
 from meta_magic.recording.rows.writers import RecordingReplacements, Writers
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
-from meta_magic.torch_private.replaced import GENERATOR, Replaceable
-from meta_magic.torch_private.replacing import Methods, Replacements
+from meta_magic.torch_private.replacing import (
+    GENERATOR,
+    Methods,
+    Replaceable,
+    Replacements,
+)
 from meta_magic.torch_private.snapshot import has_gpu
 from meta_magic.trace.program import ELSEWHERE
 

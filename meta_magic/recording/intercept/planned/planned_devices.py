@@ -36,7 +36,7 @@ from meta_magic.recording.intercept.real_tensors.capturable import wants_gradien
 from meta_magic.recording.intercept.reported_devices import MAKE_REAL
 from meta_magic.recording.rows.writers import RecordingReplacements, Writers
 from meta_magic.torch_private.modes import function_mode_stack
-from meta_magic.torch_private.replaced import (
+from meta_magic.torch_private.replacing import (
     CUDA_IS_THERE,
     CUDA_VERSION,
     STEP_OF_SCALER,

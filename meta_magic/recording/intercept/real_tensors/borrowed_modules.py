@@ -48,7 +48,7 @@ from meta_magic.torch_private.module_internals import (
     parameters_of,
     walk_modules,
 )
-from meta_magic.torch_private.replaced import APPLY_OF_MODULES, FIRST_SIZES
+from meta_magic.torch_private.replacing import APPLY_OF_MODULES, FIRST_SIZES
 from meta_magic.torch_private.tensor_internals import (
     read_hooks,
     set_hooks,

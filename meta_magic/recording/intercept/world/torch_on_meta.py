@@ -61,7 +61,8 @@ class TorchOnMeta(Replacements):
         for module in (distributed, distributed_c10d):
             if hasattr(module, "reduce_scatter_single"):  # not in each version
                 self.replace_here(module, {"reduce_scatter_single": self._copy_as_gloo})
-        self.wrap(GET_ACCELERATOR, lambda _: self._find_accelerator)
+        owner, name = GET_ACCELERATOR
+        self.replace_here(owner, {name: self._find_accelerator})
 
     def _make_reducer(self, plain: Any, parameters: Any, *args: Any) -> Any:
         """Make DDP's reducer, whose buckets are where the parameters are."""
@@ -118,7 +119,7 @@ class TorchOnMeta(Replacements):
             self._is_copied = not is_first
             del held
 
-    def _find_accelerator(self, _: Any = None) -> torch.device:
+    def _find_accelerator(self, *_: Any) -> torch.device:
         return torch.device("cuda") if self._plan.is_for_cuda else CPU
 
 

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from meta_magic import record
-from meta_magic.recording.intercept import reported_devices as libraries
 
 
 def grouped_mm_experts_forward(tensor):
@@ -54,9 +53,3 @@ def test_a_storage_that_a_library_read_becomes_a_tensor_of_known_values():
         values = tensor.tolist()
     assert tensor.is_meta
     assert values == [0.0, 1.0, 2.0]
-
-
-def test_each_library_knows_functions_that_no_other_does():
-    known = [it.make_real | it.reported_device for it in libraries.LIBRARIES]
-    assert all(isinstance(it, libraries.Library) for it in libraries.LIBRARIES)
-    assert sum(map(len, known)) == len(libraries.MAKE_REAL | libraries.REPORTED_DEVICE)

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from meta_magic import (
-    MetaMagicError,
     MissingValueError,
     ValueLimits,
     materialize,
@@ -232,21 +230,6 @@ def test_a_tensor_of_a_capsule_is_not_taken_for_a_dead_one_at_its_address():
     dead = {op.outputs[0].tensor_id for op in trace.ops if "detach" in op.op}
     read = {op.inputs[0].tensor_id for op in trace.ops if "clone" in op.op}
     assert not dead & read
-
-
-TWO_STORAGES = {
-    "capsule": lambda x: from_dlpack(to_dlpack(x)),
-    "protocol": lambda x: torch.from_dlpack(x),  # noqa: PLW0108  looked up in a cell
-    "array": lambda x: torch.from_numpy(x.numpy()),
-}
-
-
-@pytest.mark.parametrize("make", TWO_STORAGES.values(), ids=TWO_STORAGES)
-def test_one_of_two_storages_on_the_same_memory_is_not_shared(make):
-    with record():
-        x = torch.ones(2)
-        with pytest.raises(MetaMagicError, match="keeps the old memory"):
-            make(x.detach()).share_memory_()
 
 
 def test_a_buffer_that_torch_allocated_is_filled_through_its_array():
