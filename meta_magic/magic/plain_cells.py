@@ -14,10 +14,10 @@ from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from meta_magic.trace.notes import name_cell
-from meta_magic.trace.signature import SourcePosition
 
 if TYPE_CHECKING:
     from meta_magic.magic.magics import MetaMagics
+    from meta_magic.trace.signature import SourcePosition
 
 
 OF_META: Final = re.compile(r"\bmeta\b|not on the expected device")
@@ -29,7 +29,7 @@ class Recorded(NamedTuple):
 
     name: str
     is_module: bool
-    made_at: SourcePosition | None
+    made_at: "SourcePosition | None"
 
 
 class PlainCells:
