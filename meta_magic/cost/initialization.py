@@ -18,10 +18,9 @@ import numpy as np
 
 from meta_magic.cost.program_columns import PHASES, Columns
 from meta_magic.trace.calls import OpCalls
-from meta_magic.trace.formulas.operands import EMPTY, SHAPE_ONLY, short_name
 from meta_magic.trace.modules import walk_tensors
 from meta_magic.trace.program import Program
-from meta_magic.trace.signature import Signature
+from meta_magic.trace.signature import EMPTY, SHAPE_ONLY, Signature, short_name
 
 if TYPE_CHECKING:
     from meta_magic.trace.modules import ModuleNode

@@ -23,8 +23,8 @@ from meta_magic.replaying.kept import RawMemory
 from meta_magic.replaying.operators import geometry_after
 from meta_magic.replaying.program_calls import Call, ProgramCalls
 from meta_magic.replaying.steps import Plan, Step, StepKind
-from meta_magic.trace.formulas.operands import COPIES
 from meta_magic.trace.program import AssumedNumbers
+from meta_magic.trace.signature import COPIES
 
 RESIZE: Final = "aten.resize_.default"
 

@@ -25,13 +25,14 @@ from meta_magic.replaying.operators import Usage
 from meta_magic.replaying.program_calls import Draw, ProgramCalls, read_draws
 from meta_magic.replaying.special_operators import make_operator
 from meta_magic.replaying.streams import Streams
-from meta_magic.trace.formulas.operands import VIEWS_IN_PLACE, short_name
 from meta_magic.trace.program import HEADER, Randomness
 from meta_magic.trace.program_facts import Constant
 from meta_magic.trace.signature import (
     CPU,
+    VIEWS_IN_PLACE,
     Geometry,
     Signature,
+    short_name,
     span_nbytes,
 )
 

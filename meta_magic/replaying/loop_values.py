@@ -24,9 +24,8 @@ from meta_magic.replaying.forward_replay import (
     columns_of,
 )
 from meta_magic.replaying.kept import Content
-from meta_magic.replaying.program_calls import ProgramCalls
+from meta_magic.replaying.program_calls import ProgramCalls, read_rows
 from meta_magic.replaying.steps import Request
-from meta_magic.replaying.storage_index import read_rows
 from meta_magic.replaying.value_budget import ValueBudget
 from meta_magic.trace.options import ValueLimits
 from meta_magic.trace.program import Program

@@ -24,15 +24,17 @@ from meta_magic.replaying.collectives import call_collective
 from meta_magic.torch_private.dispatcher import OpOverload, kernel_of, schema_of
 from meta_magic.torch_private.distributed import uses_group
 from meta_magic.trace.formulas.call_costs import count_flops
-from meta_magic.trace.formulas.operands import EMPTY, SHAPE_ONLY, short_name
 from meta_magic.trace.signature import (
+    EMPTY,
     NAN,
     NEGATIVE_NAN,
+    SHAPE_ONLY,
     Argument,
     Geometry,
     OpaqueArgument,
     Signature,
     TensorArgument,
+    short_name,
     span_nbytes,
 )
 

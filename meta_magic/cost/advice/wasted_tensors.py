@@ -13,8 +13,7 @@ import torch
 
 from meta_magic.cost.advice.evidence import Advice
 from meta_magic.cost.storage_lives import CATEGORIES
-from meta_magic.trace.formulas.operands import COPIES
-from meta_magic.trace.signature import span_nbytes
+from meta_magic.trace.signature import COPIES, span_nbytes
 from meta_magic.trace.units import format_bytes
 
 if TYPE_CHECKING:

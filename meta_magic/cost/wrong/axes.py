@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from meta_magic.cost.wrong.read_calls import Atom, Axis, Mixed, Shape
 from meta_magic.cost.wrong.read_calls import Axes as Given
-from meta_magic.trace.formulas.operands import short_name
+from meta_magic.trace.signature import short_name
 
 if TYPE_CHECKING:
     from meta_magic.trace.signature import Signature

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 import numpy as np
 
 from meta_magic.cost.program_columns import PHASES, Columns, Flags
-from meta_magic.trace.formulas.operands import short_name
+from meta_magic.trace.signature import short_name
 
 if TYPE_CHECKING:
     from meta_magic.trace.program import Program

@@ -48,8 +48,7 @@ from meta_magic.torch_private.tensor_internals import (
     copy_lazy_bits,
     parse_to,
 )
-from meta_magic.trace.formulas.operands import SHAPE_ONLY
-from meta_magic.trace.signature import CPU, META
+from meta_magic.trace.signature import CPU, META, SHAPE_ONLY
 from meta_magic.trace.units import format_shape
 
 DEEPCOPY: Final[Any] = Tensor.__deepcopy__

@@ -53,8 +53,8 @@ from meta_magic.torch_private.tensor_internals import (
     parts_of,
     plan_part,
 )
-from meta_magic.trace.formulas.operands import COPIES
 from meta_magic.trace.options import DeviceName
+from meta_magic.trace.signature import COPIES
 from meta_magic.trace.units import format_shape
 
 ON_CPU: Final = "compute it under `with torch.device('cpu'):`"

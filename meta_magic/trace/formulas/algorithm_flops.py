@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from math import log2, prod
 from typing import Final, NamedTuple
 
-from meta_magic.trace.formulas.operands import Formula, Operands, of_all
+from meta_magic.trace.signature import Formula, Operands, of_all
 
 
 class Matrices(NamedTuple):

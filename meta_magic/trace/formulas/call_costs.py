@@ -21,15 +21,6 @@ from meta_magic.trace.formulas.algorithm_flops import (
     TRANSFORM_FLOPS,
 )
 from meta_magic.trace.formulas.elementwise_flops import INITIALIZERS, count_elementwise
-from meta_magic.trace.formulas.operands import (
-    EMPTY,
-    VIEWS_IN_PLACE,
-    Formula,
-    Operands,
-    name_all,
-    name_of,
-    shape_of,
-)
 from meta_magic.trace.formulas.product_flops import (
     ATTENTION_FLOPS,
     CONVOLUTION_FLOPS,
@@ -37,7 +28,18 @@ from meta_magic.trace.formulas.product_flops import (
     NEEDED_ATTENTION_FLOPS,
     RECURRENT_FLOPS,
 )
-from meta_magic.trace.signature import Geometry, Signature, TensorArgument
+from meta_magic.trace.signature import (
+    EMPTY,
+    VIEWS_IN_PLACE,
+    Formula,
+    Geometry,
+    Operands,
+    Signature,
+    TensorArgument,
+    name_all,
+    name_of,
+    shape_of,
+)
 
 Function = TypeVar("Function", bound=Callable[..., int])
 Packet: Final = type(torch.ops.aten.mm)

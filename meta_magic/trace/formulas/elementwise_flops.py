@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from math import log2, prod
 from typing import Final
 
-from meta_magic.trace.formulas.operands import Formula, Operands, of_all
+from meta_magic.trace.signature import Formula, Operands, of_all
 
 
 def count_elementwise(name: str, call: Operands) -> int | None:

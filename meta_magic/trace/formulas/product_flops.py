@@ -11,7 +11,7 @@ from functools import partial
 from math import prod
 from typing import Final, NamedTuple, TypeAlias
 
-from meta_magic.trace.formulas.operands import Formula, Operands, Shape, of_all
+from meta_magic.trace.signature import Formula, Operands, Shape, of_all
 
 
 def product_of(left: str) -> Formula:
