@@ -5,9 +5,10 @@ Each process of a world reads what it holds, and nothing else. Read :func:`read_
 
 import pickle
 from collections.abc import Iterator
+from enum import Enum, EnumMeta
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from torch import Tensor
@@ -43,7 +44,16 @@ class MetadataReader(pickle.Unpickler):
         is_known = module.startswith(LIBRARY) or (module, name) in IN_METADATA
         if is_dtype or is_known:
             return super().find_class(module, name)
+        if (module, name) == ("builtins", "getattr"):
+            return find_member
         raise pickle.UnpicklingError(f"its metadata names {module}.{name}")
+
+
+def find_member(kind: object, name: str) -> Enum:
+    """Return a member of an enumeration, which Python before 3.11.4 pickles so."""
+    if isinstance(kind, EnumMeta):
+        return cast("Enum", kind[name])
+    raise pickle.UnpicklingError(f"its metadata asks for the attribute {name}")
 
 
 class PartPlanner(DefaultLoadPlanner):

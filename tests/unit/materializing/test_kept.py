@@ -1,9 +1,13 @@
 """What materialize() keeps of a module: objects, ties, strides, hooks, optimizers."""
 
+import io
+import pickle
+
 import pytest
 import torch
 from torch import distributed, nn
 from torch.distributed import checkpoint
+from torch.distributed.checkpoint import metadata
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import parametrizations, parametrize, prune
@@ -11,6 +15,7 @@ from torch.nn.utils import parametrizations, parametrize, prune
 from meta_magic import MaterializeError, materialize, record
 from meta_magic.materializing import companions
 from meta_magic.materializing import materialize as materializing
+from meta_magic.materializing.fills.distributed_checkpoint import MetadataReader
 from meta_magic.materializing.fills.inits import INITS
 from meta_magic.recording.identities.origins import find_origin, ref_by_address
 from tests.unit.eager import assert_bit_equal, build_twice, tensors_of
@@ -264,6 +269,27 @@ def test_what_was_done_to_a_dtensor_unseen_is_an_error_that_names_it(make, messa
     with pytest.raises(MaterializeError, match=message):
         materialize(made)
     assert made[0].weight.is_meta
+
+
+class Got:
+    """Is pickled as an attribute of an object."""
+
+    def __init__(self, held, name):
+        self.at = held, name
+
+    def __reduce__(self):
+        return getattr, self.at
+
+
+def test_metadata_of_a_checkpoint_may_ask_for_members_of_enumerations_alone():
+    # Python before 3.11.4 pickles them so.
+    def read(held, name):
+        return MetadataReader(io.BytesIO(pickle.dumps(Got(held, name)))).load()
+
+    kind = metadata._MEM_FORMAT_ENCODING
+    assert read(kind, "TORCH_PRESERVE_FORMAT") is kind.TORCH_PRESERVE_FORMAT
+    with pytest.raises(pickle.UnpicklingError, match="attribute __init__"):
+        read(metadata.Metadata, "__init__")
 
 
 @pytest.mark.usefixtures("group")

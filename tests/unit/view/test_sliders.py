@@ -233,12 +233,12 @@ def test_numbers_are_written_into_a_cell(shell):
 
 @pytest.mark.parametrize(("seconds", "moves"), [(0.0, False), (100.0, True)])
 def test_a_move_may_take_longer_if_the_cell_took_long(monkeypatch, seconds, moves):
-    monkeypatch.setattr(sliders, "SECONDS", 1.0)
+    monkeypatch.setattr(sliders, "SECONDS", 0.4)
     with record(params={"rounds": [3, 2 * 10**5]}) as trace:
         rounds = 3
         for _ in range(rounds):
             sum(range(10**3))
-    asked = {"sizes": {"rounds": 2 * 10**5}, "pinned": {"rounds": 3}}  # 1.5 s or more
+    asked = {"sizes": {"rounds": 2 * 10**5}, "pinned": {"rounds": 3}}  # 1 s or more
     answer = Designs().answer(replace(trace, seconds=seconds), asked)
     assert ("error" not in answer) == moves
 
