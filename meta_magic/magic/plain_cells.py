@@ -125,13 +125,13 @@ def find_recorded(
     """Yield the variables of some names that hold a tensor of a recorded cell."""
     from torch import Tensor, nn  # noqa: PLC0415  torch
 
-    from meta_magic.materializing.targets import list_tensors, walk  # noqa: PLC0415  torch
+    from meta_magic.materializing.targets import Variables, list_tensors, walk  # noqa: PLC0415  torch
     from meta_magic.session.note_finders import find_first_origin, find_maker  # noqa: PLC0415  torch
     from meta_magic.trace.calls import OpCalls  # noqa: PLC0415  torch
 
     for name in names:
         value = namespace.get(name)
-        parts = (part for _, part in walk(value))
+        parts = (part for _, part in walk(Variables({name: value})))
         held = ([p] if isinstance(p, Tensor) else list_tensors(p) for p in parts)
         found = map(find_first_origin, chain.from_iterable(held))
         origins = [origin for origin in found if origin is not None]
