@@ -250,7 +250,7 @@ Items: TypeAlias = Iterable[tuple[str, object]]
 
 
 MAX_KNOWN: Final = 10_000
-"""Of how many objects a function keeps what it returned."""
+"""The most objects whose results a function keeps."""
 
 Given = TypeVar("Given")
 Result = TypeVar("Result")
@@ -277,10 +277,9 @@ def once_for_each(make: Callable[[Given], Result]) -> Callable[[Given], Result]:
 
 @once_for_each
 def find_readers(kind: type) -> tuple[bool, list[Callable[[Any], Items]]]:
-    """Return functions that list what the objects of a class hold.
+    """Return whether the objects of a class are closed, and what lists their content.
 
-    And whether these objects are closed: those of a shell and ours are searched only if
-    somebody asks for them.
+    Closed ones, those of a shell and ours, are searched only if somebody asks for them.
     """
     is_plain = kind in PLAIN or issubclass(kind, CLOSED)
     is_closed = is_plain or kind.__module__.partition(".")[0] in SHELLS

@@ -50,7 +50,10 @@ class MetadataReader(pickle.Unpickler):
 
 
 def find_member(kind: object, name: str) -> Enum:
-    """Return a member of an enumeration, which Python before 3.11.4 pickles so."""
+    """Return a member of an enumeration.
+
+    Python before 3.11.4 pickles it as ``getattr(kind, name)``.
+    """
     if isinstance(kind, EnumMeta):
         return cast("Enum", kind[name])
     raise pickle.UnpicklingError(f"its metadata asks for the attribute {name}")

@@ -97,7 +97,7 @@ class DeviceChoices(RecordingReplacements):
             self.replace_here(torch, asked)
 
     def _find_device(self, plain: Callable[[object], str], tensor: object) -> str:
-        """Return the device by which a meta kernel chooses."""
+        """Return the device that a meta kernel takes a tensor to be on."""
         is_plain = type(tensor) is Tensor or type(tensor) is Parameter
         is_on_cpu = is_plain and self._plan.kernels_of(tensor) == "cpu"
         return "cpu" if is_on_cpu else plain(tensor)
